@@ -1,8 +1,8 @@
 """What one child does: run one file on its cases, and send back what the probe recorded.
 
-It is the only place where a learner's code runs. It is started by `forkserver` (warm, one fork a job) or as a program of its
-own (`python -m rerail.child`, where forking is not safe). It is given the half of a grader that its probe reaches, and each
-batch only after the learner's code was loaded for it; it sends evidence or a crash, never a verdict.
+It is the only place where a learner's code runs. It is started by `forkserver` (warm, one fork a job) or as a program
+of its own (`python -m rerail.child`, where forking is not safe). It is given the half of a grader that its probe
+reaches, and each batch only after the learner's code was loaded for it; it sends evidence or a crash, never a verdict.
 """
 
 from __future__ import annotations

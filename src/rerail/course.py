@@ -63,7 +63,7 @@ class Exercise:
 
     @functools.cached_property
     def meta(self) -> dict[str, Any]:
-        """The constants at the head of the grader (LAYER, MINUTES, ORDER, POINTS, GRADED, BASELINE, HINTS), unexecuted."""
+        """The constants at the head of the grader (LAYER, MINUTES, ORDER, POINTS, GRADED, ...), read, not executed."""
         head = re.split(r"^(?:def|class|@)", self.grader, maxsplit=1, flags=re.M)[0]
         found: dict[str, Any] = {"GRADED": (), "HINTS": (), "BASELINE": "", "REQUIRES": ()}
         for node in ast.parse(head).body:

@@ -65,7 +65,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a child did. `how` is evidence, crash, unusable, memory, contract, timeout, died or garbage; `case` is where."""
+    """
+    What a child did.
+
+    `how` is evidence, crash, unusable, memory, contract, timeout, died or garbage; `case` is where it ended.
+    """
 
     how: str
     evidence: tuple[Evidence, ...] = ()
@@ -300,7 +304,7 @@ def _read(descriptor: int, events: queue.Queue[tuple[str, Any]]) -> None:
         while True:
             events.put(("message", receive(descriptor, LIMIT_BYTES)))
     except ValueError as error:
-        events.put(("garbage", str(error)))
+        events.put(("message", Garbage(str(error))))
     except (EOFError, OSError):
         events.put(("closed", None))
 
@@ -308,62 +312,94 @@ def _read(descriptor: int, events: queue.Queue[tuple[str, Any]]) -> None:
 def _answers(
     job: Job, limit: Limit, write: int, events: queue.Queue[tuple[str, Any]], evidence: list[Evidence], begin: float
 ) -> tuple[str, dict[str, Any] | None]:
-    """Answer the child's messages: every batch only after the code was loaded for it."""
-    ended: tuple[float, int] | None = None
-    loaded = False
+    """Follow what happens to a child until there is evidence for every case, or a reason why there is none."""
+    ended: tuple[float, int] | None = None  # until when messages of an ended child may still arrive, and its exit code
+    state = _Talk(job, write, evidence)
     while len(evidence) < len(job.batches):
-        most = limit()
-        now = time.monotonic()
+        most, now = limit(), time.monotonic()
         if most is not None and now - begin > most:
             return "timeout", {"seconds": most}
         if ended and now > ended[0]:
             return "died", {"code": ended[1]}
+        left = 0.25 if most is None else begin + most - now
         try:
-            kind, value = events.get(
-                timeout=0.05 if ended or most is None else min(max(begin + most - now, 0.0), 0.25) + 0.001
-            )
+            kind, value = events.get(timeout=0.05 if ended else min(max(left, 0.0), 0.25) + 0.001)
+            if kind == "ended":
+                ended = (now + UNREAD_SECONDS, value)
+            elif kind == "closed":
+                ended = ended and (now, ended[1])  # nothing more can come
+            elif problem := state.hear(value):
+                return str(problem["kind"]), problem
         except queue.Empty:
             continue
-        if kind == "ended":
-            ended = (now + UNREAD_SECONDS, value)
-        elif kind == "closed":
-            ended = ended and (now, ended[1])  # nothing more can come
-        elif kind == "garbage":
-            return "garbage", {"text": value}
-        elif value[:1] == b"L" and not loaded:
-            missing = _json(value[1:])
-            if missing:
-                return (
-                    ("contract", {"missing": missing}) if _texts(missing) else ("garbage", {"text": "no list of names"})
-                )
-            loaded = True
-            with contextlib.suppress(OSError):
-                send(write, pickle.dumps(job.batches[len(evidence)]))
-        elif value[:1] == b"E" and loaded:
-            loaded = False
-            try:
-                evidence.append(decode(value[1:]))
-            except Garbage as error:
-                return "garbage", {"text": str(error)}
-        elif value[:1] == b"C":
-            problem = _json(value[1:])
-            if not isinstance(problem, dict) or problem.get("kind") not in ("crash", "unusable", "memory"):
-                return "garbage", {"text": "no description of a crash"}
-            return str(problem["kind"]), problem
-        else:
-            return "garbage", {"text": "a message out of turn"}
+        except Garbage as error:
+            return "garbage", {"text": str(error)}
     return "evidence", None
 
 
-def _json(data: bytes) -> Any:
+@dataclass
+class _Talk:
+    """The conversation with one child: loaded, batch, evidence, case by case; every batch only after the code was loaded."""
+
+    job: Job
+    write: int
+    evidence: list[Evidence]
+    loaded: bool = False
+
+    def hear(self, message: bytes | Garbage) -> dict[str, Any] | None:
+        """
+        Take one message; return a problem that the child reports.
+
+        Raises:
+            Garbage: If it is not what a child says at this point.
+        """
+        if isinstance(message, Garbage):
+            raise message
+        kind, data = message[:1], message[1:]
+        if kind == b"C":
+            return _problem(data)
+        if kind == b"E" and self.loaded:
+            self.loaded = False
+            self.evidence.append(decode(data))
+        elif kind == b"L" and not self.loaded:
+            missing = _read_json(data)
+            if not isinstance(missing, list) or not all(isinstance(name, str) for name in missing):
+                raise Garbage("a list of missing names was due")
+            if missing:
+                return {"kind": "contract", "missing": missing}
+            self.loaded = True
+            with contextlib.suppress(OSError):  # it has just ended: the event says so
+                send(self.write, pickle.dumps(self.job.batches[len(self.evidence)]))
+        else:
+            raise Garbage("a message out of turn")
+        return None
+
+
+def _problem(data: bytes) -> dict[str, Any]:
+    """Read the description of a crash from bytes that nobody vouches for."""
+    said = _read_json(data)
+    try:
+        return {
+            "kind": {"unusable": "unusable", "memory": "memory"}.get(said["kind"], "crash"),
+            "type": str(said["type"])[:200],
+            "text": str(said["text"])[:2000],
+            "plain": bool(said.get("plain")),
+            "frames": [
+                {"line": int(frame["line"] or 0), "function": str(frame["function"]), "code": str(frame["code"])[:500]}
+                for frame in said["frames"][-50:]
+            ],
+            "names": {str(name): str(shape)[:60] for name, shape in list(said["names"].items())[:10]},
+            "hidden": int(said.get("hidden", 0)),
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Garbage("a description of a crash was due") from None
+
+
+def _read_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        return "unreadable"
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        return None
 
 
 def _hung_at(log: Path, name: str) -> int | None:

@@ -1,8 +1,8 @@
 """Fork one warm child a job. Reads jobs on descriptor 0; holds torch and the probes, and no secret.
 
-A job is a word with three descriptors: the socket to talk to the judge, the pipe for what is printed, and a socket on which the
-judge may ask for a kill and learns the exit code. `multiprocessing`'s fork-server was tried: it starts under a sandbox only
-through a patched private function, and there its process numbers are another namespace's.
+A job is a word with three descriptors: the socket to talk to the judge, the pipe for what is printed, and a socket on
+which the judge may ask for a kill and learns the exit code. `multiprocessing`'s fork-server was tried: it starts under
+a sandbox only through a patched private function, and there its process numbers are another namespace's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 from rerail import child
 
@@ -32,7 +33,7 @@ def serve() -> None:
     control.send(b"warm")
     jobs: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> process, status socket
     while True:
-        watched = [control, *jobs, *(status for _, status in jobs.values())]
+        watched: list[Any] = [control, *jobs, *(status for _, status in jobs.values())]  # sockets and numbers mix
         ready = set(select.select(watched, [], [])[0])
         for pidfd in [pidfd for pidfd in jobs if pidfd in ready]:
             _finish(jobs, pidfd)

@@ -49,6 +49,7 @@ class Report:
     path: str
     outcome: str
     reason: str = ""
+    exception: str = ""  # the type, where the reason is crash
     message: str = ""
     show: Mapping[str, Any] = field(default_factory=dict)
     says: str = ""  # of the trap that was recognised
@@ -72,6 +73,11 @@ class Report:
     def exit_code(self) -> int:
         """0 pass, 1 not yet, 3 blocked, 4 defect."""
         return EXIT_CODES[self.outcome]
+
+    @property
+    def first(self) -> str:
+        """What stopped it, as BASELINE and `caught_by` name it: a check, `unusable`, `crash: RuntimeError`, or ""."""
+        return f"{self.reason}: {self.exception}" if self.reason == "crash" else self.reason
 
     def key(self) -> tuple[Any, ...]:
         """Return what must be equal on every run of the same submission."""
@@ -161,7 +167,7 @@ class Report:
 
 
 def shown(value: Any) -> str:
-    """Format a value of a table: numbers to four digits, arrays by their first entries, texts as they are, cut at 60."""
+    """Format a value of a table: numbers to four digits, arrays by their first entries, texts cut at 60."""
     if hasattr(value, "shape") and getattr(value, "ndim", 0) > 0:
         flat = value.reshape(-1)
         return " ".join(shown(item) for item in flat[:4]) + (f" ... ({value.size} in all)" if value.size > 4 else "")
