@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,6 @@ class Trap:
     edits: Sequence[Edit]
     caught_by: str
     says: str = ""
-    new_texts: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        texts = [edit.source if isinstance(edit, Rewrite) else edit[1] for edit in self.edits]
-        object.__setattr__(self, "new_texts", tuple(texts))
 
 
 def after(anchor: str, text: str) -> Edit:

@@ -83,8 +83,9 @@ def work(read: int, write: int) -> None:
         _confine(job)
         for case in range(job["cases"]):
             message = _run_case(job, case, read, write)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a script may have closed or replaced it
+                    stream.flush()
             send(write, message)
             if message[:1] != b"E":
                 break

@@ -29,6 +29,7 @@ from rerail.evidence import LIMIT_BYTES, Evidence, Garbage, decode
 
 OUTPUT_BYTES = 64 << 10  # of what a script prints: the first part; the last 8 KiB of the rest
 FLOOR_SECONDS = 20.0  # no run is stopped before
+LOOK_SECONDS = 0.5  # how often a child writes down the line it is in
 UNREAD_SECONDS = 0.5  # how long messages of an ended child may still be on their way
 LEVELS = {"L1": "own process group, limits on memory and files", "L0": "own process, a time limit"}
 KEPT = (
@@ -119,7 +120,13 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._failed = ""
         self._start()
+
+    @property
+    def process_number(self) -> int:
+        """The server's process number."""
+        return self._process.pid
 
     def run(self, job: Job, limit: Limit = lambda: FLOOR_SECONDS) -> Ran:
         """Run one job in a forked child."""
@@ -164,10 +171,11 @@ class ForkServer:
             if self._process.poll() is not None and self._warm:
                 self._control.close()
                 self._start()  # a child killed it: the others must not suffer
-            if not self._warm:
-                if self._control.recv(4) != b"warm":
-                    raise EngineError(_last_words(self._process))
-                self._warm = True
+            if not self._warm and not self._failed:
+                self._warm = self._control.recv(4) == b"warm"
+                self._failed = "" if self._warm else _last_words(self._process)
+            if self._failed:
+                raise EngineError(self._failed)
 
     def _submit(self, descriptors: list[int]) -> None:
         with self._lock:
@@ -293,8 +301,9 @@ def _first_message(job: Job, folder: Path) -> bytes:
     return pickle.dumps(
         {
             "source": job.source, "name": job.name, "file": job.file, "probe": job.probe, "graded": job.graded,
-            "threads": job.threads, "cases": len(job.batches), "folder": str(folder), "hang_log": str(folder / HANG_LOG),
-            "look_every_seconds": FLOOR_SECONDS / 4,
+            "threads": job.threads, "cases": len(job.batches), "folder": str(folder),
+            "hang_log": str(folder / HANG_LOG),
+            "look_every_seconds": LOOK_SECONDS,
         }
     )  # fmt: skip
 
@@ -339,7 +348,7 @@ def _answers(
 
 @dataclass
 class _Talk:
-    """The conversation with one child: loaded, batch, evidence, case by case; every batch only after the code was loaded."""
+    """The conversation with one child, case by case: a batch only after the code was loaded for it."""
 
     job: Job
     write: int

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from rerail.checks import Failed, Trap
+from rerail.checks import Failed, Trap, edited
 from rerail.course import Exercise
 from rerail.engine import Ran
 from rerail.evidence import Evidence
@@ -53,7 +53,21 @@ def judge_sheet(report: Report, exercise: Exercise, source: bytes) -> Report:
         answer = read_answer(source)
     except ValueError as error:
         return replace(report, outcome="not yet", reason="unusable", message=str(error))
-    return _question(report, exercise, source, [{"answer": answer}], [""], "")
+    odd = _odd_answer("ANSWER", answer, read_answer(exercise.solution))
+    return _question(report, exercise, source, [{"answer": answer}], [""], odd)
+
+
+def _odd_answer(name: str, answer: Any, form: Any) -> str:
+    """Tell where an answer is not built like the solution's: another type, other keys."""
+    if type(answer) is not type(form):
+        return f"{name} must be a {type(form).__name__}, got {type(answer).__name__} {str(answer)[:40]}"
+    if isinstance(form, dict):
+        strangers = form.keys() ^ answer.keys()
+        if strangers:
+            return f"{name} must have the keys {', '.join(map(str, form))}; look at {sorted(map(str, strangers))[0]!r}"
+        odd = [_odd_answer(f"{name}[{key!r}]", answer[key], form[key]) for key in form]
+        return next(filter(None, odd), "")
+    return ""
 
 
 def _question(
@@ -111,15 +125,16 @@ def _says(grader: ModuleType, check: str, source: bytes, shipped: bytes) -> str:
 
 
 def recognised(trap: Trap, source: bytes, shipped: bytes) -> bool:
-    """Tell whether all that a trap writes stands in a source, and something of it not in the shipped exercise."""
-    theirs, original = _lines(source.decode("utf-8", "replace")), _lines(shipped.decode())
-    texts = [lines for lines in map(_lines, trap.new_texts) if lines.strip()]
-    return any(text not in original for text in texts) and all(text in theirs for text in texts)
+    """Tell whether a source has every line that a trap writes and none of those that it takes away."""
+    original = shipped.decode()
+    theirs, before, then = map(_lines, (source.decode("utf-8", "replace"), original, edited(original, trap.edits)))
+    written, taken = then - before, before - then
+    return bool(written or taken) and not written - theirs and not taken & theirs
 
 
-def _lines(text: str) -> str:
-    """Keep what matters to a reader: no indentation, no blank lines."""
-    return "\n" + "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
+def _lines(text: str) -> set[str]:
+    """Return the lines without indentation: what a reader would look for."""
+    return {line.strip() for line in text.splitlines() if line.strip()}
 
 
 def _first_odd(
