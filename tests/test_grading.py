@@ -156,9 +156,7 @@ def test_process_in_a_session_of_its_own_is_ended_too(verdict, tmp_path) -> None
 
 
 def test_the_child_holds_neither_checks_nor_seeds(verdict) -> None:
-    source = RIGHT.replace(
-        "    return", "    import sys\n    print(sorted(vars(sys.modules['grader'])))\n    return"
-    )
+    source = RIGHT.replace("    return", "    import sys\n    print(sorted(vars(sys.modules['grader'])))\n    return")
     output = verdict(source).output
 
     assert "'probe'" in output
@@ -174,7 +172,9 @@ def test_a_batch_comes_after_the_code_was_loaded(verdict) -> None:
 
 @pytest.mark.parametrize("level", sorted(LEVELS))
 @pytest.mark.parametrize("threads", [1, 4])
-def test_verdicts_do_not_depend_on_level_or_threads(too_large: Exercise, grader: Grader, level: str, threads: int) -> None:
+def test_verdicts_do_not_depend_on_level_or_threads(
+    too_large: Exercise, grader: Grader, level: str, threads: int
+) -> None:
     own = open_engine(level)
     try:
         other = Grader(own, threads=threads, floor_seconds=5.0)
@@ -230,7 +230,9 @@ def test_no_engine_is_blocked_with_a_reason(too_large: Exercise) -> None:
     assert "doctor" in report.message
 
 
-def test_server_that_cannot_import_torch_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path, too_large: Exercise) -> None:
+def test_server_that_cannot_import_torch_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path, too_large: Exercise
+) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     for level in LEVELS:

@@ -100,7 +100,10 @@ def _span(source: str, edit: Edit) -> tuple[int, int]:
 def close(got: Any, expected: Any, *, rtol: float = RTOL, atol: float = ATOL) -> bool:
     """Tell whether two arrays have one shape and values within tolerance; nan is close to nothing."""
     got, expected = np.asarray(got, float), np.asarray(expected, float)
-    return got.shape == expected.shape and bool(np.all(np.abs(got - expected) <= atol + rtol * np.abs(expected)))
+    if got.shape != expected.shape:
+        return False
+    with np.errstate(invalid="ignore"):  # inf - inf is nan, which is close to nothing
+        return bool(np.all(np.abs(got - expected) <= atol + rtol * np.abs(expected)))
 
 
 def first_difference(got: Any, expected: Any, *, rtol: float = RTOL, atol: float = ATOL) -> int | None:
