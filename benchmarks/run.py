@@ -37,13 +37,16 @@ def process(command: list[str], folder: str | None = None) -> Callable[[], objec
     return lambda: subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def compare(name: str, measured: Callable[[], object], against: str, base: Callable[[], object], promise: float) -> None:
+def compare(
+    name: str, measured: Callable[[], object], against: str, base: Callable[[], object], promise: float
+) -> None:
     """Time two calls in turn and print the ratio of their medians beside what was promised."""
     measured(), base()  # once each, uncounted: files come into the cache
     pairs = [(seconds(measured), seconds(base)) for _ in range(RUNS)]
     mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     word = "kept" if mine / other <= promise else "MISSED"
-    print(f"{name:<34} {mine:7.3f} s   {against:<26} {other:7.3f} s   ratio {mine / other:5.2f}  <= {promise:<5} {word}")
+    ratio = f"ratio {mine / other:5.2f}  <= {promise:<5} {word}"
+    print(f"{name:<34} {mine:7.3f} s   {against:<26} {other:7.3f} s   {ratio}")
 
 
 def memory_megabytes(process_number: int) -> float:
