@@ -44,7 +44,10 @@ class Exercise:
     @functools.cached_property
     def grader(self) -> str:
         """The source of the grader."""
-        return self.path("graders").read_text("utf-8")
+        try:
+            return self.path("graders").read_text("utf-8")
+        except OSError as error:
+            raise CourseError(f"the grader of {self.name!r} cannot be read: {error.strerror}; install again") from None
 
     @functools.cached_property
     def brief(self) -> str:

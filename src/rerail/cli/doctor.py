@@ -1,0 +1,108 @@
+"""`rerail doctor`: does this computer have what the course needs?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import click
+
+from rerail.cli.settings import Settings
+
+NEEDED_BYTES = 200 << 20  # room for a run's own folder, with a margin
+
+
+@click.command(name="doctor")
+@click.pass_obj
+def command(settings: Settings) -> None:
+    """Look at Python, PyTorch, the processes that run scripts, the workspace and the disk; change nothing."""
+    rows = []
+    for name, look in LOOKS.items():
+        try:
+            good, text = look(settings)
+        except Exception as error:  # a doctor does not fall ill
+            good, text = False, f"{type(error).__name__}: {error}"
+        rows.append({"name": name, "ok": good, "text": text})
+        if not settings.as_json:
+            settings.say(f"{'ok' if good else 'FAIL':<5} {name:<12} {text}")
+    settings.exit_code = 0 if all(row["ok"] for row in rows) else 3
+    if settings.as_json:
+        settings.say("", checks=rows, exit_code=settings.exit_code)
+
+
+def _python(settings: Settings) -> tuple[bool, str]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return sys.version_info >= (3, 11), f"{version} at {sys.executable}"
+
+
+def _torch(settings: Settings) -> tuple[bool, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return False, "not installed; https://pytorch.org/get-started/locally/ has the command for this system"
+    major, minor = (int(part) for part in found.split(".")[:2])
+    return (major, minor) >= (2, 13), f"{found}, the course was tested with 2.13.0"
+
+
+def _child(settings: Settings) -> tuple[bool, str]:
+    from rerail.engine import Job, open_engine
+
+    begin = time.monotonic()
+    engine = open_engine()
+    try:
+        probe = "def probe(script, batch):\n    return {'answer': script.answer(batch)}\n"
+        right = engine.run(Job(b"def answer(x): return x + 1", "it.py", "it.py", probe, ("answer",), (1,)))
+        warm = time.monotonic() - begin
+        begin = time.monotonic()
+        hung = engine.run(Job(b"while True: pass", "it.py", "it.py", probe, (), (1,)), lambda: 0.3)
+        killed = time.monotonic() - begin
+    finally:
+        engine.close()
+    good = right.how == "evidence" and right.evidence[0].answer == 2 and hung.how == "timeout"
+    return (
+        good,
+        f"isolation {engine.level}: started and warmed in {warm:.1f} s, one that hung was ended after {killed:.1f} s",
+    )
+
+
+def _threads(settings: Settings) -> tuple[bool, str]:
+    set_to = os.environ.get("OMP_NUM_THREADS", "not set")
+    return True, f"{os.cpu_count()} processors, OMP_NUM_THREADS {set_to}; scripts are judged on one thread"
+
+
+def _workspace(settings: Settings) -> tuple[bool, str]:
+    workspace = settings.maybe_workspace()
+    if workspace is None:
+        return True, "none around this folder; `rerail start learn` makes one"
+    progress = workspace.progress()
+    if progress.warning:
+        return False, progress.warning
+    closed = [p for p in (workspace.folder, workspace.folder / ".rerail") if not os.access(p, os.W_OK)]
+    if closed:
+        return False, f"{closed[0]} cannot be written; set its permissions"
+    missing = [e.name for e in settings.exercises() if not workspace.path(e).is_file()]
+    if missing:
+        return False, f"{missing[0]} has no script; `rerail reset {missing[0]}` writes it again"
+    return True, str(workspace.folder)
+
+
+def _disk(settings: Settings) -> tuple[bool, str]:
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    return free > NEEDED_BYTES, f"{free >> 20} MB free in {folder}, {NEEDED_BYTES >> 20} MB are needed"
+
+
+def _console(settings: Settings) -> tuple[bool, str]:
+    return True, f"encoding {sys.stdout.encoding}, {'a terminal' if sys.stdout.isatty() else 'no terminal'}"
+
+
+LOOKS: dict[str, Callable[[Settings], tuple[bool, str]]] = {
+    "python": _python, "torch": _torch, "child": _child, "threads": _threads, "workspace": _workspace, "disk": _disk,
+    "console": _console,
+}  # fmt: skip

@@ -1,0 +1,139 @@
+"""What every command has: the workspace, the course, and how to print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rerail import course
+from rerail.course import CourseError, Exercise
+
+if TYPE_CHECKING:
+    from rerail.workspace import Progress, Workspace
+
+COLORS = {
+    "PASS": "green",
+    "done": "green",
+    "ok": "green",
+    "NOT": "yellow",
+    "FAIL": "red",
+    "BLOCKED": "magenta",
+    "DEFECT": "red",
+}
+
+
+class Problem(click.ClickException):
+    """What a command cannot do, in one sentence; exit code 2 unless the environment is at fault (3)."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.code = exit_code
+
+
+@dataclass
+class Settings:
+    """The global options, and what follows from them."""
+
+    root: Path | None = None  # of the course; None: the installed one
+    as_json: bool = False
+    plain: bool = False
+    color: str = "auto"
+    quiet: bool = False
+    folder: str | None = None
+    exit_code: int = 0
+    _said: bool = field(default=False, repr=False)
+
+    def take(self, *, workspace: str | None, as_json: bool, plain: bool, color: str, quiet: bool) -> None:
+        """Take over the options of the command line."""
+        self.folder, self.as_json, self.plain, self.color, self.quiet = workspace, as_json, plain, color, quiet
+
+    def exercises(self) -> list[Exercise]:
+        """Return all exercises of the course."""
+        try:
+            return course.exercises(self.root)
+        except CourseError as error:
+            raise Problem(str(error), 4) from None
+
+    def maybe_workspace(self) -> Workspace | None:
+        """Return the workspace that was named or that lies around the current folder, or None."""
+        from rerail.workspace import Workspace
+
+        if self.folder is not None:
+            found = Workspace.find(Path(self.folder).absolute())
+            if found is None:
+                raise Problem(f"{self.folder} is no workspace; `rerail start {self.folder}` makes one")
+            return found
+        try:
+            return Workspace.find(Path.cwd())
+        except FileNotFoundError:
+            raise Problem("the current folder was removed; change to another one", 3) from None
+
+    def workspace(self) -> Workspace:
+        """Return the workspace; without one the command cannot go on."""
+        found = self.maybe_workspace()
+        if found is None:
+            raise Problem("there is no workspace around this folder; `rerail start learn` makes one")
+        return found
+
+    def exercise(self, name: str | None) -> Exercise:
+        """Return the exercise that was named, or the one at hand."""
+        if name is None:
+            return self.current(self.workspace().progress())
+        try:
+            return course.find(name, self.root)
+        except LookupError as error:
+            raise Problem(str(error.args[0])) from None
+        except CourseError as error:
+            raise Problem(str(error), 4) from None
+
+    def current(self, progress: Progress) -> Exercise:
+        """Return the exercise at hand: the last one moved to, else the first."""
+        everything = self.exercises()
+        if not everything:
+            raise Problem("the course has no exercises; install rerail again", 4)
+        return next((e for e in everything if e.name == progress.current), everything[0])
+
+    def say(self, text: str, **data: Any) -> None:
+        """Print what a command found: text, or `data` as the one JSON object of the command."""
+        if self.as_json:
+            if data:
+                click.echo(json.dumps({"schema": "rerail.answer/1", **data}, ensure_ascii=False))
+        else:
+            lines = text.split("\n")
+            click.echo("\n".join(map(self.colored, lines[:1] if self.quiet else lines)), color=self.in_color)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on the error stream, where it disturbs no JSON."""
+        if text:
+            click.echo(f"rerail: {text}", err=True)
+
+    @property
+    def in_color(self) -> bool:
+        """Whether colour is wanted; it never says what a word does not."""
+        auto = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        return not self.plain and (self.color == "always" or (self.color == "auto" and auto))
+
+    def colored(self, line: str) -> str:
+        """Colour the status word that a line begins with."""
+        if not self.in_color:
+            return line
+        for word, color in COLORS.items():
+            start = line.lstrip(" [")
+            if start.startswith(word):
+                return line.replace(word, click.style(word, fg=color, bold=True), 1)
+        return line
+
+
+def report_problem(settings: Settings, message: str, exit_code: int) -> int:
+    """Print a problem as one sentence (or one JSON object) and return the exit code."""
+    if settings.as_json:
+        click.echo(json.dumps({"schema": "rerail.problem/1", "message": message, "exit_code": exit_code}))
+    else:
+        click.echo(f"rerail: {message}", err=True)
+    return exit_code

@@ -1,0 +1,24 @@
+"""`rerail undo`: the script as it was before the last reset."""
+
+from __future__ import annotations
+
+import click
+
+from rerail.cli.settings import Problem, Settings
+
+
+@click.command(name="undo")
+@click.argument("exercise", required=False, metavar="[ID]")
+@click.pass_obj
+def command(settings: Settings, exercise: str | None) -> None:
+    """Put back what the last reset (or undo) replaced."""
+    from rerail.workspace import WorkspaceError
+
+    workspace, found = settings.workspace(), settings.exercise(exercise)
+    try:
+        content = workspace.undo(found)
+    except WorkspaceError as error:
+        raise Problem(str(error), 3) from None
+    if content is None:
+        raise Problem(f"there is no backup of {found.name}: no command has replaced it yet", 1)
+    settings.say(f"{workspace.shown(found)} is back; undo again to go forth.", exercise=found.name)
