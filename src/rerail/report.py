@@ -115,9 +115,9 @@ class Report:
         """Return the report as a learner reads it: status first, then what was found, then what holds and what not."""
         lines = [f"{self.outcome.upper():<8} {self.number} {self.exercise}   {self._headline()}"]
         where = f"{self.path}:{self.frames[-1].line}" if self.frames else self.path
-        lines += [f"{'':<8} {where}", ""]
+        lines.append(f"{'':<8} {where}")
         if self.message:
-            lines += [*_wrapped("Found", self.message), *self._code(), *self._table()]
+            lines += ["", *_wrapped("Found", self.message), *self._code(), *self._table()]
         failed = [finding for finding in self.findings if finding.status == "fail"]
         if failed:
             lines += _wrapped("Needed", failed[0].says)
@@ -162,7 +162,8 @@ class Report:
         return ["", *(f"      {name:<{width}}  {shown(value)}" for name, value in self.show.items()), ""]
 
     def _footer(self) -> str:
-        checks = f"{len(self.findings)} checks on {self.cases} cases, " if self.cases > 1 else ""
+        many = "" if len(self.findings) == 1 else "s"
+        checks = f"{len(self.findings)} check{many} on {self.cases} cases, " if self.findings and self.cases > 1 else ""
         return f"{checks}{self.points} of {self.possible} points, isolation {self.level}, {self.seconds:.1f} s"
 
 

@@ -21,7 +21,7 @@ COLORS = {
     "PASS": "green",
     "done": "green",
     "ok": "green",
-    "NOT": "yellow",
+    "NOT YET": "yellow",
     "FAIL": "red",
     "BLOCKED": "magenta",
     "DEFECT": "red",

@@ -33,7 +33,7 @@ def command(settings: Settings, exercise: str | None) -> None:
         raise Problem("watch prints one verdict a save and no single object; `rerail check --json` prints one")
     found = settings.exercise(exercise)
     workspace = settings.workspace()
-    click.echo(f"checking {found.name} at every save; loading PyTorch, about 3 s. {KEYS}")
+    click.echo(f"checking {found.name} at every save. {KEYS}")
     with opened(settings, any(not e.is_sheet for e in settings.exercises())) as grader, _single_keys():
         last = ""
         passed = False
