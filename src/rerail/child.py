@@ -14,6 +14,7 @@ import json
 import linecache
 import os
 import pickle
+import signal
 import struct
 import sys
 import tempfile
@@ -147,9 +148,9 @@ def _confine(job: dict[str, Any]) -> None:
             hard = resource.getrlimit(what)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(what, (value, value))
-    log = open(job["hang_log"], "w")  # noqa: SIM115  (stays open for the life of the process)
-    faulthandler.enable(log)
-    faulthandler.dump_traceback_later(job["look_every_seconds"], repeat=True, file=log)
+    if hasattr(faulthandler, "register"):  # a watchdog thread that looks at running frames can crash the process
+        log = open(job["hang_log"], "w")  # noqa: SIM115  (stays open for the life of the process)
+        faulthandler.register(signal.SIGUSR1, log, all_threads=False)
 
 
 def _module(name: str, shown: str, source: bytes, file: str) -> types.ModuleType:

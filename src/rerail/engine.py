@@ -29,7 +29,7 @@ from rerail.evidence import LIMIT_BYTES, Evidence, Garbage, decode
 
 OUTPUT_BYTES = 64 << 10  # of what a script prints: the first part; the last 8 KiB of the rest
 FLOOR_SECONDS = 20.0  # no run is stopped before
-LOOK_SECONDS = 0.5  # how often a child writes down the line it is in
+LOOK_SECONDS = 0.2  # how long a child that hangs has to write down the line it is in
 UNREAD_SECONDS = 0.5  # how long messages of an ended child may still be on their way
 LEVELS = {"L1": "own process group, limits on memory and files", "L0": "own process, a time limit"}
 KEPT = (
@@ -145,12 +145,12 @@ class ForkServer:
                 return int(status.recv(16) or -9)
             return -9
 
-        def kill() -> None:
+        def tell(word: bytes) -> None:
             with contextlib.suppress(OSError):
-                status.send(b"kill")
+                status.send(word)
 
         try:
-            return _follow(job, limit, talk.fileno(), talk.fileno(), reading, wait, kill)
+            return _follow(job, limit, talk.fileno(), talk.fileno(), reading, wait, tell)
         finally:
             talk.close()
             status.close()
@@ -206,12 +206,17 @@ class Standby:
             raise EngineError(_last_words(process)) from None
         stderr = os.dup(process.stderr.fileno())
 
-        def kill() -> None:
+        def tell(word: bytes) -> None:
             with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+                if os.name != "posix":
+                    process.kill()
+                elif word == b"look":
+                    process.send_signal(signal.SIGUSR1)
+                else:
+                    os.killpg(process.pid, signal.SIGKILL)
 
         try:
-            return _follow(job, limit, process.stdout.fileno(), process.stdin.fileno(), stderr, process.wait, kill)
+            return _follow(job, limit, process.stdout.fileno(), process.stdin.fileno(), stderr, process.wait, tell)
         finally:
             _ended(process)
             with self._lock:
@@ -267,7 +272,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def _follow(
-    job: Job, limit: Limit, read: int, write: int, output: int, wait: Callable[[], int], kill: Callable[[], None]
+    job: Job, limit: Limit, read: int, write: int, output: int, wait: Callable[[], int], tell: Callable[[bytes], None]
 ) -> Ran:
     """Talk to a child until it has answered for every case, ended, or run past its limit; then kill its group."""
     begin = time.monotonic()
@@ -283,14 +288,17 @@ def _follow(
         reader.start()
         waiter.start()
         how, problem = _answers(job, limit, write, events, evidence, begin)
-        kill()
+        if how == "timeout":
+            tell(b"look")
+            time.sleep(LOOK_SECONDS)
+        tell(b"kill")
         waiter.join(5)
         drain.join(0.2)
         seconds = time.monotonic() - begin
         hung_at = _hung_at(folder / HANG_LOG, job.name) if how == "timeout" else None
         return Ran(how, tuple(evidence), len(evidence), problem, drain.text(), drain.cut, hung_at, seconds)
     finally:
-        kill()
+        tell(b"kill")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -303,7 +311,6 @@ def _first_message(job: Job, folder: Path) -> bytes:
             "source": job.source, "name": job.name, "file": job.file, "probe": job.probe, "graded": job.graded,
             "threads": job.threads, "cases": len(job.batches), "folder": str(folder),
             "hang_log": str(folder / HANG_LOG),
-            "look_every_seconds": LOOK_SECONDS,
         }
     )  # fmt: skip
 
@@ -412,12 +419,12 @@ def _read_json(data: bytes) -> Any:
 
 
 def _hung_at(log: Path, name: str) -> int | None:
-    """Read the learner's line out of the last traceback that was written while the child hung."""
+    """Read the learner's line out of the traceback that the child wrote when it was asked."""
     try:
-        last = log.read_text(errors="replace").rpartition("Timeout")[2]
+        written = log.read_text(errors="replace")
     except OSError:
         return None
-    found = re.search(rf'File "{re.escape(name)}", line (\d+)', last)
+    found = re.search(rf'File "{re.escape(name)}", line (\d+)', written)
     return int(found[1]) if found else None
 
 

@@ -38,10 +38,8 @@ def serve() -> None:
         for pidfd in [pidfd for pidfd in jobs if pidfd in ready]:
             _finish(jobs, pidfd)
         for process, status in jobs.values():
-            if status in ready:  # the judge asks for a kill, or has gone
-                with contextlib.suppress(OSError):
-                    status.recv(16)
-                _kill_group(process)
+            if status in ready:
+                _obey(process, status)
         if control in ready and not _start(control, jobs):
             return
 
@@ -62,6 +60,17 @@ def _start(control: socket.socket, jobs: dict[int, tuple[int, socket.socket]]) -
         os.close(descriptor)
     jobs[os.pidfd_open(process)] = (process, socket.socket(fileno=descriptors[2]))
     return True
+
+
+def _obey(process: int, status: socket.socket) -> None:
+    """Do what the judge asks: have a child write down the line it is in, or kill it; also if the judge has gone."""
+    word = b""
+    with contextlib.suppress(OSError):
+        word = status.recv(4)
+    if word == b"look":
+        os.kill(process, signal.SIGUSR1)
+    else:
+        _kill_group(process)
 
 
 def _become_child(talk: int, output: int, status: int) -> None:

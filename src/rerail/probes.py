@@ -112,3 +112,19 @@ def poisoned(values: NDArray[Any], rows: NDArray[np.int64], poison: float | NDAr
     copy = np.array(values, copy=True)
     copy[rows] = poison
     return copy
+
+
+def affine(model: Any, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Read the weight and the bias of an affine model off its answers, whatever its parameters are called.
+
+    Returns:
+        The weight, shape (outputs, columns), and the bias, shape (outputs,).
+
+    Raises:
+        Unusable: If it does not answer rows with rows.
+    """
+    questions = torch.cat([torch.zeros(1, columns), torch.eye(columns)])
+    with torch.no_grad():
+        answers = tensor(model(questions), "what the model answers", (columns + 1, -1))
+    return (answers[1:] - answers[0]).T, answers[0]
