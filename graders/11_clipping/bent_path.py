@@ -217,7 +217,8 @@ TRAPS: dict[str, Trap] = {
         "the direction is right without the guard, and so is the length that it guarded against",
     ),
     "always the full length": Trap(
-        [(LIMIT, "    parameters = list(parameters)\n    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])\n"
+        [(LIMIT, "    parameters = list(parameters)\n"
+                 "    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])\n"
                  "    for p in parameters:\n        p.grad.mul_(MAX_NORM / norm)\n")],
         "check_steps_have_the_length_that_clipping_leaves",
         "short gradients are stretched to the limit: near the optimum the model can no longer come to rest",
