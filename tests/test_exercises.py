@@ -99,7 +99,7 @@ def test_grader_is_complete(exercise: Exercise) -> None:
     assert len(grader.TRAPS) >= 4
     for check in checks.values():
         says = judging.sentence(check)
-        assert says[0].islower()
+        assert not says[0].isupper()
         assert not says.endswith(".")
 
 

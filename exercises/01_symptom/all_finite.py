@@ -1,16 +1,16 @@
 """
 The history checker says that every number is finite, and the run is dead.
 
-A training run appends one row a step to its history. Before the next night of training, the history
-of the last one is scanned: a number that is not finite would show where it died. The scan of this
-history says that all is well, and the model answers nan to everything.
+A training run appends one row a step to its history. Before the next night of training, the
+history of the last one is scanned: a number that is not finite would show where it died. The scan
+of this history says that all is well, and the model answers nan to everything.
 
 Task: make `nonfinite` find every number that is not finite, in every row and every field, wherever
 it stands and whatever the field is called. A history is a list of rows, a row a mapping from field
-names to plain Python values. Numbers are the values of type int and float (below 1e308 in size where
-they are finite). A field that is missing in a row, or is None, was not logged there: that is no
-fault. A truth value is no number, and a text is none either, whatever it says. `nonfinite` returns a
-list of pairs (row number, field name), in any order, and leaves the history as it is.
+names to plain Python values. Numbers are the values of type int and float (where they are finite,
+below 1e308 in size). A field that is missing in a row, or is None, was not logged there: that is no
+fault. A truth value is no number, and a text is none either, whatever it says. `nonfinite` returns
+a list of pairs (row number, field name), in any order, and leaves the history as it is.
 Graded: `nonfinite`. Run it: python exercises/01_symptom/all_finite.py
 """
 import math
@@ -20,10 +20,10 @@ NAN = float("nan")
 HISTORY = [
     {"step": 0, "train_loss": 0.72, "gradient_norm": 1.2, "note": "start"},
     {"step": 1, "train_loss": 0.31, "gradient_norm": 3.8, "clipped": False},
-    {"step": 2, "train_loss": 0.08, "gradient_norm": 180.0, "clipped": True, "validation_loss": 0.91},
+    {"step": 2, "train_loss": 0.08, "gradient_norm": 180.0, "validation_loss": 0.91},
     {"step": 3, "train_loss": 0.07, "gradient_norm": 150.0, "clipped": True, "scale": 65536.0},
     {"step": 4, "train_loss": 0.11, "gradient_norm": 170.0, "validation_loss": NAN, "note": "saved"},
-    {"step": 5, "train_loss": 0.12, "gradient_norm": 160.0, "validation_loss": NAN, "scale": math.inf},
+    {"step": 5, "train_loss": 0.12, "validation_loss": NAN, "scale": math.inf},
 ]
 
 
@@ -52,7 +52,8 @@ def report(history):
     if not found:
         return f"{len(history)} rows scanned, every number is finite"
     number, name = min(found)
-    return f"{len(history)} rows scanned, {len(found)} numbers are not finite, the first is {name} in row {number}"
+    count = f"{len(found)} numbers are not finite"
+    return f"{len(history)} rows scanned, {count}, the first is {name} in row {number}"
 
 
 if __name__ == "__main__":

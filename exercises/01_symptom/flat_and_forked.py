@@ -4,9 +4,10 @@ Two runs are in trouble, and everybody has a different remedy.
 This is an answer sheet: fill in ANSWER. Nothing of it is run.
 
 FLAT. The training loss of a small regression stands at the variance of the targets from the first
-step to the last. There are five suspects: predictions and targets of different shapes are subtracted
-(broadcast); the loss is cut off from the weights (cut); the optimizer holds the parameters of
-another model (forgotten); the learning rate is far too low (slow); all hidden units are dead (dead).
+step to the last. There are five suspects: predictions and targets of different shapes are
+subtracted (broadcast); the loss is cut off from the weights (cut); the optimizer holds the
+parameters of another model (forgotten); the learning rate is far too low (slow); all hidden units
+are dead (dead).
 
 FORKED. The training loss of a classifier falls, its validation loss rises. Again five suspects: the
 training rows are learned by heart (overfit); the validation file lists the two classes in the other
@@ -18,20 +19,32 @@ all three are done, what they showed must tell the five suspects of that run apa
 every other. The two runs need different experiments: no name may stand in both lists.
 
 Experiments for either run
-  by_heart     can it learn 8 fixed rows by heart?             lower      a tenth of the learning rate
-  more_rows    many times as many training rows                longer     more epochs
-  everything   more rows, another optimizer and a lower rate   luckiest   three seeds, keep the best one
+  by_heart    can it learn 8 fixed rows by heart?
+  more_rows   many times as many training rows
+  lower       a tenth of the learning rate
+  longer      more epochs
+  luckiest    three seeds, keep the best one
+  everything  more rows, another optimizer and a lower rate
 For the flat run
-  shapes       compare the shapes of residual and prediction   wider      eight times as many hidden units
-  gradients    after one backward: missing, zero, or there?    adam       Adam in place of SGD, the rate kept
-  movement     which tensors does one step move, how far?      units      hidden units that are 0 on every row
-  higher       ten thousand times the learning rate            guesses    do the predictions vary over the rows?
+  shapes      compare the shapes of residual and prediction
+  gradients   after one backward: missing, zero in places, or there?
+  movement    which tensors does one step move, and how far?
+  units       hidden units that are 0 on every row
+  guesses     do the predictions vary over the rows?
+  higher      ten thousand times the learning rate
+  wider       eight times as many hidden units
+  adam        Adam in place of SGD, the rate kept
 For the forked run
-  crossed      score training rows as validation is scored     dropout    half of the hidden units dropped
-  before       validation loss before the first step           smaller    two hidden units
-  chance       validation accuracy: below, near, above 50 %    remedies   dropout, fewer units, a lower rate
-  twice        score validation twice in a row                 resplit    draw validation from training's period
-  shuffled     shuffle the validation rows first               peek       look at the test score
+  crossed     score the training rows as validation is scored
+  before      validation loss before the first step, beside the training loss
+  chance      validation accuracy: below, near, or above 50 %
+  twice       score validation twice in a row
+  resplit     draw the validation rows from the period of the training rows
+  shuffled    shuffle the validation rows first
+  dropout     half of the hidden units dropped
+  smaller     two hidden units
+  remedies    dropout, fewer units and a lower rate
+  peek        look at the test score
 
 Every outcome was recorded from real runs, one for each experiment under each suspect.
 Graded: ANSWER, in exercises/01_symptom/flat_and_forked.py

@@ -135,16 +135,22 @@ def _says(grader: ModuleType, check: str, source: bytes, shipped: bytes) -> str:
 
 
 def recognised(trap: Trap, source: bytes, shipped: bytes) -> bool:
-    """Tell whether a source has every line that a trap writes and none of those that it takes away."""
+    """
+    Tell whether a source has every line that a trap writes and none of those that it takes away.
+
+    A trap that only moves lines is recognised by the whole text.
+    """
     original = shipped.decode()
     theirs, before, then = map(_lines, (source.decode("utf-8", "replace"), original, edited(original, trap.edits)))
-    written, taken = then - before, before - then
-    return bool(written or taken) and not written - theirs and not taken & theirs
+    written, taken = set(then) - set(before), set(before) - set(then)
+    if not written and not taken:
+        return theirs == then
+    return not written - set(theirs) and not taken & set(theirs)
 
 
-def _lines(text: str) -> set[str]:
+def _lines(text: str) -> list[str]:
     """Return the lines without indentation: what a reader would look for."""
-    return {line.strip() for line in text.splitlines() if line.strip()}
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _first_odd(
