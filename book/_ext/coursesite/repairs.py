@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-REPAIRS: list[tuple[str, str]] = []
+REPAIRS = [
+    # aria-required-children: the list of references has no items that a list may have; the role is deprecated, too
+    (r'role="doc-biblioentry"', 'role="listitem"'),
+]
 
 
 def setup(app: Sphinx) -> None:
