@@ -15,9 +15,9 @@ GRADED = ("cross_validate",)
 BASELINE = "check_held_out_patients_have_no_part_in_their_answers"
 HINTS = (
     "observe: swap the diagnoses of one fold only, and compare the answers for that very fold before and after",
-    "locate: list what `cross_validate` computes from the diagnoses, and for each of these ask whose diagnoses they are",
-    "explain: among thousands of markers some agree with any list of diagnoses by chance; a choice that has seen "
-    "the held-out patients has picked those that agree with them, too",
+    "locate: list what `cross_validate` computes from the diagnoses; for each of these ask whose diagnoses they are",
+    "explain: among thousands of markers some agree with any list of diagnoses by chance; a choice that has "
+    "seen the held-out patients has picked those that agree with them, too",
     "shape of the fix: everything that is learnt from diagnoses is learnt again for every fold, from the others alone",
 )
 
