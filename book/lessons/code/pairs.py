@@ -24,7 +24,8 @@ def compute_loss(model, features, places, pairs):
     """Mean squared difference between the distance on the map and the true one."""
     first, second = pairs
     wanted = (places[first] - places[second]).norm(dim=1)
-    return (distance(model(features[first]), model(features[second])) - wanted).pow(2).mean()
+    found = distance(model(features[first]), model(features[second]))
+    return (found - wanted).pow(2).mean()
 
 
 def build(seed=0):

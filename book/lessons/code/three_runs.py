@@ -33,13 +33,17 @@ class Run:
         self.inputs = standardize(x, self.mean, self.deviation)
         self.validation = self.validation_path(x_validation, y_validation)
         torch.manual_seed(seed)
-        self.model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+        self.model = nn.Sequential(
+            nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2)
+        )
         self.history = []
 
     def validation_path(self, x, y):
         """What happens to raw rows before they are scored."""
         if self.kind == "B":
-            y = 1 - y  # the validation file lists the two classes in the other order
+            y = (
+                1 - y
+            )  # the validation file lists the two classes in the other order
         if self.kind != "C":  # C: the scaler is not applied here
             x = standardize(x, self.mean, self.deviation)
         return x, y
@@ -55,7 +59,11 @@ class Run:
         """Append one row to the history."""
         train, _ = self.loss(self.inputs, self.labels)
         validation, accuracy = self.loss(*self.validation)
-        row = {"train_loss": train, "validation_loss": validation, "accuracy": accuracy}
+        row = {
+            "train_loss": train,
+            "validation_loss": validation,
+            "accuracy": accuracy,
+        }
         self.history.append(row)
 
     def train(self):
@@ -67,7 +75,9 @@ class Run:
             for batch in order.split(100):
                 optimizer.zero_grad()
                 logits = self.model(self.inputs[batch])
-                nn.functional.cross_entropy(logits, self.labels[batch]).backward()
+                nn.functional.cross_entropy(
+                    logits, self.labels[batch]
+                ).backward()
                 optimizer.step()
             self.record()
         return self
