@@ -1,0 +1,1 @@
+"""Many submissions: an nbgrader course of the exercises."""
