@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rerail.cli import COMMANDS, run
+from rerail.cli import COMMANDS, execute
 from rerail.cli.settings import Settings
 
 SCRIPT = "exercises/01_sample/too_large.py"
@@ -30,7 +30,7 @@ def rerail(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        code = run(arguments, Settings(root=course_root))
+        code = execute(arguments, Settings(root=course_root))
         said = capsys.readouterr()
         return code, said.out, said.err
 
@@ -86,7 +86,7 @@ def test_a_way_through_the_course(rerail: Rerail, workspace: Path) -> None:
     repair(workspace)
     code, out, _ = rerail("check")
     assert (code, "PASS" in out) == (0, True)
-    assert "attempts 2, hints 0, lines changed 2" in out
+    assert "2 attempts, 0 hints, 1 line changed" in out
     assert "(1 of 2 done)" in out
     code, out, _ = rerail("next")
     assert (code, "which_one" in out) == (0, True)
@@ -226,7 +226,7 @@ def test_json_is_one_object_also_when_it_goes_wrong(rerail: Rerail, workspace: P
 
 
 WRONG = [
-    pytest.param(("chekc",), 2, "no command is called 'chekc'", id="unknown command"),
+    pytest.param(("chk",), 2, "no command is called 'chk'", id="unknown command"),
     pytest.param(("check", "to_large"), 2, "did you mean 'too_large'", id="unknown exercise"),
     pytest.param(("check", "--nope"), 2, "`rerail --help`", id="unknown option"),
     pytest.param(("check", "--all", "too_large"), 2, "leave out either", id="all and one"),
@@ -320,7 +320,7 @@ def test_colour_is_decoration(rerail: Rerail, workspace: Path) -> None:
 
 def test_list_imports_neither_numpy_nor_torch() -> None:
     program = (
-        "import sys\nfrom rerail.cli import run\nfrom rerail.cli.settings import Settings\nrun(['list'], Settings())\n"
+        "import sys\nfrom rerail.cli import execute\nfrom rerail.cli.settings import Settings\nexecute(['list'], Settings())\n"
         "print([m for m in ('numpy', 'torch', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -112,3 +112,4 @@ def _kill_strays(running: set[int]) -> None:
 
 if __name__ == "__main__":
     serve()
+    os._exit(0)  # the shutdown of an interpreter that holds torch takes a second or two

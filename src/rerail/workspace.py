@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,11 +17,16 @@ from rerail import __version__
 from rerail.course import Exercise
 
 SCHEMA = 1
+STATUSES = ("todo", "done", "revealed")
 HIDDEN = ".rerail"
 
 
 class WorkspaceError(Exception):
     """The workspace cannot be read or written; the message says what to do."""
+
+
+class Occupied(WorkspaceError):
+    """A workspace cannot be made there, because something else is."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +49,49 @@ class Workspace:
         Make a workspace, or complete one; files that are there stay as they are.
 
         Raises:
-            WorkspaceError: If the folder holds something else, or cannot be written.
+            Occupied: If the folder holds something else.
+            WorkspaceError: If it cannot be written.
         """
-        if folder.exists() and not folder.is_dir():
-            raise WorkspaceError(f"{folder} is a file; name a new folder, as in `rerail start learn`")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / HIDDEN).is_dir():
-            raise WorkspaceError(f"{folder} holds other files; name a new folder, as in `rerail start learn`")
         workspace = cls(folder)
+        with _told(f"{folder} could not be read"):
+            if folder.exists() and not folder.is_dir():
+                raise Occupied(f"{folder} is a file; name a new folder, as in `rerail start learn`")
+            if folder.is_dir() and any(folder.iterdir()) and not (folder / HIDDEN).is_dir():
+                raise Occupied(f"{folder} holds other files; name a new folder, as in `rerail start learn`")
         with _told(f"{folder} could not be written"):
             (folder / HIDDEN).mkdir(parents=True, exist_ok=True)
-            pristine = {exercise.name: _digest(exercise.shipped) for exercise in exercises}
-            for exercise in exercises:
-                workspace._write_exercise(exercise)
-            _write(folder / HIDDEN / "pristine.json", json.dumps(pristine, indent=1).encode())
+        workspace.complete(exercises)
         return workspace
 
-    def _write_exercise(self, exercise: Exercise) -> None:
-        target = self.path(exercise)
-        if not target.exists():
-            _write(target, exercise.shipped)
-        data = exercise.path("exercises").parent / "data"
-        if data.is_dir() and not (target.parent / "data").exists():
-            shutil.copytree(data, target.parent / "data", ignore=shutil.ignore_patterns("__pycache__"))
+    def complete(self, exercises: list[Exercise]) -> None:
+        """
+        Write the files of exercises that are not there, and note what was written; nothing is overwritten.
+
+        Raises:
+            WorkspaceError: If one cannot be written.
+        """
+        path = self.folder / HIDDEN / "pristine.json"
+        with _told(f"{self.folder} could not be written"):
+            pristine, changed = _mapping(path), False
+            for exercise in exercises:
+                if written := self._missing_files(exercise):
+                    files = pristine.get(exercise.name, {}).get("files", {})
+                    pristine[exercise.name] = {"course_version": __version__, "files": files | written}
+                    changed = True
+            if changed:
+                _write(path, json.dumps(pristine, indent=1).encode())
+
+    def _missing_files(self, exercise: Exercise) -> dict[str, str]:
+        """Write the files of an exercise that are not there; return their digests by name."""
+        written = {}
+        for source in _shipped_files(exercise):
+            shown = f"{exercise.lesson}/{source.relative_to(exercise.path('exercises').parent).as_posix()}"
+            target = self.folder / "exercises" / shown
+            if not os.path.lexists(target):  # a link that leads nowhere is the learner's too
+                content = source.read_bytes()
+                _write(target, content)
+                written[shown] = digest(content)
+        return written
 
     def path(self, exercise: Exercise) -> Path:
         """Return the learner's file of an exercise."""
@@ -96,7 +121,7 @@ class Workspace:
     # progress
 
     def progress(self) -> Progress:
-        """Read the progress; what cannot be read counts as none, and says so in `warning`."""
+        """Read the progress; what cannot be read counts as none, and `warning` says so."""
         path = self.folder / HIDDEN / "state.json"
         try:
             state = json.loads(path.read_bytes())
@@ -104,12 +129,15 @@ class Workspace:
                 raise ValueError("no mapping")
         except FileNotFoundError:
             return Progress({})
-        except (OSError, ValueError, RecursionError) as error:
-            kind = "broken" if not isinstance(error, OSError) else "unreadable"
-            return Progress(
-                {}, f"progress in {path.name} is {kind}; `rerail check --all` rebuilds it from the scripts", kind
-            )
-        if state.get("schema", 0) > SCHEMA:
+        except OSError as error:
+            warning = f"progress in {path} cannot be read: {error.strerror or error}; set its permissions"
+            return Progress({}, warning, "unreadable")
+        except (ValueError, RecursionError):
+            warning = f"progress in {path.name} is broken; `rerail check --all` rebuilds it from the scripts"
+            return Progress({}, warning, "broken")
+        if not isinstance(state.get("schema", SCHEMA), int):
+            state["schema"] = SCHEMA
+        if state.get("schema", SCHEMA) > SCHEMA:
             warning = f"progress was written by a newer rerail (schema {state['schema']}); it is read and not changed"
             return Progress(state, warning, "newer")
         return Progress(state)
@@ -119,22 +147,26 @@ class Workspace:
         Change the progress under a lock, all or nothing.
 
         Returns:
-            "", or a sentence that says why it could not be saved: a verdict is worth more than its record.
+            "", or a sentence for the learner where not all is well: a verdict is worth more than its record.
         """
+        told = ""
         try:
             with self._locked():
                 progress = self.progress()
-                if progress.trouble == "newer":
+                if progress.trouble in ("newer", "unreadable"):  # what we cannot read we do not replace
                     return progress.warning
                 path = self.folder / HIDDEN / "state.json"
                 if progress.trouble == "broken":
-                    path.rename(path.with_name(f"state.broken-{_now()}.json"))
+                    kept = path.with_name(f"state.broken-{_now()}.json")
+                    path.rename(kept)
+                    told = f"progress was broken and is kept as {kept.name}; `rerail check --all` rebuilds it"
                 change(progress)
                 progress.state.update(schema=SCHEMA, course="rerail", course_version=__version__)
                 _write(path, json.dumps(progress.state, indent=1).encode())
         except OSError as error:
-            return f"progress could not be saved: {error.strerror or error}; make room and check again"
-        return ""
+            what = f"progress could not be saved: {error.strerror or error}"
+            return f"{what}; make room or set its permissions, then try again"
+        return told
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -165,7 +197,7 @@ class Workspace:
 
     def undo(self, exercise: Exercise) -> bytes | None:
         """Put back the last backup, and keep what it replaces as the next one; return it, or None if there is none."""
-        backups = sorted(self._backups(exercise).glob("*.py"))
+        backups = self.backups(exercise)
         if not backups:
             return None
         with _told(f"{self.shown(exercise)} could not be put back, and is as it was"):
@@ -173,6 +205,10 @@ class Workspace:
             self.replace(exercise, content)
             backups[-1].unlink()
             return content
+
+    def backups(self, exercise: Exercise) -> list[Path]:
+        """Return the kept versions of an exercise's file, the oldest first."""
+        return sorted(self._backups(exercise).glob("*.py"))
 
     def _backups(self, exercise: Exercise) -> Path:
         return self.folder / HIDDEN / "backups" / exercise.name
@@ -204,33 +240,66 @@ class Progress:
         self.state["current"] = name
 
     def of(self, name: str) -> dict[str, Any]:
-        """Return the entry of an exercise, made if need be: status, attempts, hints, last outcome."""
+        """Return the entry of an exercise, made if need be, and mended where somebody edited it by hand."""
         entries: dict[str, dict[str, Any]] = self.state.setdefault("exercises", {})
         if not isinstance(entries.get(name), dict):
             entries[name] = {}
         entry = entries[name]
-        for key, value in {"status": "todo", "attempts": 0, "hints": 0, "last": {}}.items():
-            if type(entry.get(key)) is not type(value):
-                entry[key] = value
+        if entry.get("status") not in STATUSES:
+            entry["status"] = "todo"
+        for count in ("attempts", "hints"):
+            if type(entry.get(count)) is not int or entry[count] < 0:
+                entry[count] = 0
+        last = entry.get("last")
+        if not isinstance(last, dict) or type(last.get("count", 0)) is not int:
+            entry["last"] = {}
         return entry
 
     def status(self, name: str) -> str:
         """Return todo, done or revealed."""
         return str(self.of(name)["status"])
 
-    def attempted(self, name: str, outcome: str, finding: str, digest: str) -> None:
-        """Record a check: a pass is for good; a later failure is remembered beside it."""
+    def attempted(self, name: str, outcome: str, finding: str, submission: str, *, counts: bool = True) -> None:
+        """
+        Record a check: a pass is for good; a later failure is remembered beside it.
+
+        Args:
+            name: Of the exercise.
+            outcome: pass or "not yet".
+            finding: What stopped it, "" after a pass.
+            submission: The digest of what was checked.
+            counts: Whether it is an attempt; a look at all exercises is none.
+        """
         entry = self.of(name)
+        entry.setdefault("first_seen", _now())
         same = entry["last"].get("outcome") == outcome and entry["last"].get("finding") == finding
-        count = entry["last"].get("count", 0) + 1 if same else 1
-        entry["attempts"] += 1
+        count = entry["last"].get("count", 0) + counts if same else 1
+        entry["attempts"] += counts
         entry["last"] = {"outcome": outcome, "finding": finding, "count": count}
-        entry["file_sha"] = digest
+        entry["file_sha"] = submission
         if outcome == "pass" and entry["status"] != "done":
             entry["status"], entry["done_at"] = "done", _now()
 
 
-def _digest(content: bytes) -> str:
+def _shipped_files(exercise: Exercise) -> list[Path]:
+    """List what a learner gets of an exercise: its script, and the data of its lesson."""
+    script = exercise.path("exercises")
+    data = (path for path in sorted((script.parent / "data").rglob("*")) if path.is_file())
+    return [script, *(path for path in data if "__pycache__" not in path.parts)]
+
+
+def _mapping(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a mapping of mappings from a file of ours; what is something else counts as absent."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    entries = found.items() if isinstance(found, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, dict) and isinstance(entry.get("files"), dict)}
+
+
+def digest(content: bytes) -> str:
+    """Return the sha256 of a file, as hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -10,6 +10,7 @@ import click
 
 from rerail.cli.check import opened
 from rerail.cli.settings import Problem, Settings
+from rerail.cli.waiting import Background
 from rerail.course import TREES, Exercise, root
 
 EXERCISE = '''"""
@@ -92,15 +93,22 @@ def check_command(settings: Settings, names: tuple[str, ...], jobs: int, seeds: 
             except Exception as error:  # an edit that does not fit, a grader that does not load
                 return 0, [f"{type(error).__name__}: {error}"]
 
-        with ThreadPoolExecutor(max(jobs, 1)) as pool:
-            results = list(zip(chosen, pool.map(look, chosen), strict=True))
-    for exercise, (count, problems) in results:
-        settings.say(f"{'FAIL' if problems else 'ok':<5} {exercise.number:>5} {exercise.name:<24} {count} verdicts")
-        for problem in problems:
-            settings.say(f"      {problem}")
-    settings.exit_code = 1 if any(problems for _, (_, problems) in results) else 0
+        results: dict[str, list[str]] = {}
+        pool = ThreadPoolExecutor(max(jobs, 1))
+        try:
+            for exercise, future in [(e, pool.submit(look, e)) for e in chosen]:
+                count, problems = Background(future.result).result()
+                results[exercise.name] = problems
+                status = "FAIL" if problems else "ok"
+                if not settings.as_json:
+                    settings.say(f"{status:<5} {exercise.number:>5} {exercise.name:<24} {count} verdicts")
+                    for problem in problems:
+                        settings.say(f"      {problem}")
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    settings.exit_code = 1 if any(results.values()) else 0
     if settings.as_json:
-        settings.say("", exercises={e.name: p for e, (_, p) in results}, exit_code=settings.exit_code)
+        settings.say("", exercises=results, exit_code=settings.exit_code)
 
 
 @command.command(name="new")
@@ -117,12 +125,15 @@ def new_command(settings: Settings, place: str) -> None:
         raise Problem("exercises are written in a clone of the course, not in an installed package")
     if any(exercise.name == name for exercise in settings.exercises()):
         raise Problem(f"{name!r} is taken; a name is unique in the whole course")
+    for tree in TREES:
+        if Path(where, tree, lesson, f"{name}.py").exists():
+            raise Problem(f"{tree}/{lesson}/{name}.py is there already, and is not overwritten; take another name")
     order = 1 + sum(exercise.lesson == lesson for exercise in settings.exercises())
     title = "Name the symptom here."
     texts = {"exercises": EXERCISE, "solutions": EXERCISE, "graders": GRADER}
     for tree in TREES:
         path = Path(where, tree, lesson, f"{name}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(texts[tree].format(title=title, lesson=lesson, name=name, order=order))
+        path.write_text(texts[tree].format(title=title, lesson=lesson, name=name, order=order), "utf-8")
     settings.say(f"wrote {lesson}/{name}.py in {', '.join(TREES)}; `rerail dev check {name}` says what is missing",
                  exercise=name)  # fmt: skip

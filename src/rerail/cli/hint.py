@@ -27,6 +27,8 @@ def show_hint(settings: Settings, found: Exercise, again: bool = False) -> None:
     """Print the next hint of an exercise, or those shown so far, and remember how far it went."""
     workspace = settings.workspace()
     hints = found.meta["HINTS"]
+    if not hints:
+        raise Problem(f"{found.name} has no hints; its brief is all there is: `rerail show {found.name}`", 1)
     seen = min(workspace.progress().of(found.name)["hints"], len(hints))
     if again and not seen:
         raise Problem(f"no hint of {found.name} was shown yet; `rerail hint {found.name}` shows the first")
@@ -43,5 +45,7 @@ def show_hint(settings: Settings, found: Exercise, again: bool = False) -> None:
         lines.append(f"Hint {number + 1} of {len(hints)}")
         lines += textwrap.wrap(hints[number], 84, initial_indent="  ", subsequent_indent="  ")
     if upto == len(hints):
-        lines += ["", f"That was the last one. `rerail solution {found.name} --give-up` shows a repair."]
+        lines += ["", f"  That was the last one. `rerail solution {found.name} --give-up` shows a repair."]
+    else:
+        lines += ["", f"  Next     rerail run {found.name}, or rerail hint {found.name} for the next one"]
     settings.say("\n".join(lines), exercise=found.name, shown=upto, total=len(hints), hints=list(hints[first:upto]))

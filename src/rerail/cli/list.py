@@ -13,7 +13,7 @@ from rerail.cli.settings import Settings
 @click.option("--revealed", "only", flag_value="revealed", help="Those whose solution was shown before a pass.")
 @click.pass_obj
 def command(settings: Settings, only: str | None) -> None:
-    """List the exercises: number, name, status, minutes, points, symptom."""
+    """List the exercises, and how far you are. Number, name, status, minutes, points, symptom."""
     workspace = settings.maybe_workspace()
     progress = workspace.progress() if workspace else None
     if progress:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command(name="next")
 @click.pass_obj
 def command(settings: Settings) -> None:
-    """Move on to the next exercise that is not done, and show its brief."""
+    """Move on to the next exercise that is not done. Those whose solution was shown come last."""
     move_on(settings)
 
 
@@ -26,7 +26,9 @@ def move_on(settings: Settings) -> None:
     progress, everything = workspace.progress(), settings.exercises()
     here = everything.index(settings.current(progress))
     ahead = [*everything[here + 1 :], *everything[: here + 1]]
-    todo = [exercise for exercise in ahead if progress.status(exercise.name) != "done"]
+    todo = [
+        exercise for status in ("todo", "revealed") for exercise in ahead if progress.status(exercise.name) == status
+    ]
     if not todo:
         settings.say(f"All {len(everything)} exercises are done.", done=len(everything), current=None)
         return

@@ -11,7 +11,7 @@ from rerail.cli.settings import Problem, Settings
 @click.argument("exercise", required=False, metavar="[ID]")
 @click.pass_obj
 def command(settings: Settings, exercise: str | None) -> None:
-    """Put the shipped script back; yours is kept, and `rerail undo` brings it back."""
+    """Put the shipped script back. Yours is kept, and `rerail undo` brings it back."""
     from rerail.workspace import WorkspaceError
 
     workspace, found = settings.workspace(), settings.exercise(exercise)
@@ -19,6 +19,7 @@ def command(settings: Settings, exercise: str | None) -> None:
         raise Problem(f"{workspace.shown(found)} is a folder, a script was expected; move it away first", 3)
     try:
         backup = workspace.replace(found, found.shipped)
+        workspace.complete([found])
     except WorkspaceError as error:
         raise Problem(str(error), 3) from None
     kept = f"yours is kept; `rerail undo {found.name}` brings it back" if backup else "nothing of yours had to be kept"

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import pprint
+import queue
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rerail.cli.check import opened, read
 from rerail.cli.settings import Problem, Settings
+from rerail.cli.waiting import Background
 from rerail.course import Exercise
 
 if TYPE_CHECKING:
+    from rerail.engine import Ran
     from rerail.evidence import Evidence
+    from rerail.grading import Grader
     from rerail.workspace import Workspace
 
-SECONDS = 60  # the scripts of the course take a few
+SECONDS = 60.0  # the scripts of the course take a few
+SHOWN_CHARACTERS = 20_000  # of what a script prints; then the last of the rest
+LAST_CHARACTERS = 2_000
+MOST_CHARACTERS = 50_000_000  # a script that prints more is stopped
 ROWS = 12  # of a table; the steps between are left out
-OUTPUT_CHARACTERS = 20_000
+WIDTH = 88
+ROW_WIDTH = 6
+FLAT = 0.01  # a curve that varies by less than this part of its values is drawn as flat
 
 
 @click.command(name="run")
@@ -30,98 +42,209 @@ OUTPUT_CHARACTERS = 20_000
 @click.option("--plot", metavar="FILE", help='Draw what was recorded step by step; "show" opens a window.')
 @click.pass_obj
 def command(settings: Settings, exercise: str | None, plot: str | None) -> None:
-    """Run your script, then show what its probe records on the fixed batch. No verdict, no attempt counted."""
+    """Run your script, and show what the probe records. On the fixed batch; no verdict, no attempt counted."""
     workspace, found = settings.workspace(), settings.exercise(exercise)
     source = read(workspace, found)
     if found.is_sheet:
+        if plot:
+            raise Problem(f"{found.name} is an answer sheet, which records nothing to draw; leave --plot out")
         _show_sheet(settings, workspace, found, source)
         return
-    with opened(settings, True) as grader:
-        said, code = _run_script(settings, workspace, found)
-        from rerail.engine import EngineError
-        from rerail.grading import Submission
-
-        try:
-            ran = grader.evidence(found, Submission(source, workspace.shown(found)))
-        except EngineError as error:
-            raise Problem(f"{error}; `rerail doctor` looks closer", 3) from None
+    with opened(settings, True) as grader:  # it loads while the script runs
+        settings.say(f"$ python {workspace.shown(found)}")
+        output, code = _run_script(settings, workspace, found)
+        ran = Background(lambda: _evidence(grader, workspace, found, source)).result()
+    said: dict[str, Any] = {"exercise": found.name, "output": output, "exit_code": code}
     if not ran.evidence:
-        problem = ran.problem or {}
-        why = f"{problem.get('type', '')} {problem.get('text', '')}".strip() or ran.how
+        why = _why_nothing(ran)
         settings.say(f"\nThe probe recorded nothing: {why}\n\n  Judge    rerail check {found.name}",
-                     exercise=found.name, output=said, exit_code=code, evidence=None, why=why)  # fmt: skip
+                     **said, evidence=None, why=why)  # fmt: skip
         return
     first = ran.evidence[0]
-    settings.say("\n" + "\n".join(["On the fixed batch the probe records", "", *described(first)]) +
-                 f"\n\n  Judge    rerail check {found.name}",
-                 exercise=found.name, output=said, exit_code=code, evidence=_plain(first))  # fmt: skip
+    drawn = _plot(found, first, plot) if plot and settings.as_json else None
+    settings.say("\n".join(["", "On the fixed batch the probe records", *described(first)]),
+                 **said, evidence=_plain(first), plot=drawn)  # fmt: skip
+    if settings.as_json:
+        return
     if plot:
-        _plot(settings, found, first, plot)
+        settings.say(f"\n  Plot     {_plot(found, first, plot)}")
+    settings.say(f"{'' if plot else chr(10)}  Judge    rerail check {found.name}")
+
+
+def _evidence(grader: Grader, workspace: Workspace, exercise: Exercise, source: bytes) -> Ran:
+    from rerail.engine import EngineError
+    from rerail.grading import Submission
+
+    try:
+        return grader.evidence(exercise, Submission(source, workspace.shown(exercise)))
+    except EngineError as error:
+        raise Problem(f"{error}; `rerail doctor` looks closer", 3) from None
+
+
+def _why_nothing(ran: Ran) -> str:
+    problem = ran.problem or {}
+    said = f"{problem.get('type', '')}: {problem.get('text', '')}".strip(": ")
+    return {
+        "timeout": f"the run was stopped after {problem.get('seconds', 0):.0f} s",
+        "died": f"the process ended by itself, with exit code {problem.get('code')}",
+        "contract": f"the file has no {' and no '.join(problem.get('missing', []))}, which is graded",
+        "unusable": str(problem.get("text")) if problem.get("plain") else said,
+    }.get(ran.how, said or ran.how)
 
 
 def _run_script(settings: Settings, workspace: Workspace, exercise: Exercise) -> tuple[str, int | None]:
-    """Run the file as `python FILE` would, in a process group of its own, and pass on what it prints."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    path = workspace.shown(exercise)
-    settings.say(f"$ python {path}")
-    process = subprocess.Popen([sys.executable, path], cwd=workspace.folder, env=environment, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    """Run the file as `python FILE` would, in a process group of its own; show what it prints as it comes."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    reading, writing = os.pipe()
+    chunks: queue.Queue[bytes] = queue.Queue(16)
+    threading.Thread(target=_read, args=(reading, chunks), daemon=True).start()
     try:
-        output = process.communicate(timeout=SECONDS)[0].decode("utf-8", "replace")
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        output = process.communicate()[0].decode("utf-8", "replace") + f"\n[stopped after {SECONDS} s]\n"
-    except BaseException:
-        _kill(process)
-        raise
-    if len(output) > OUTPUT_CHARACTERS:
-        half, cut = OUTPUT_CHARACTERS // 2, len(output) - OUTPUT_CHARACTERS
-        output = f"{output[:half]}\n[{cut} characters cut]\n{output[-half:]}"
-    settings.say(output.rstrip())
-    return output, process.returncode
+        process = subprocess.Popen(
+            [sys.executable, workspace.shown(exercise)], cwd=workspace.folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    shown = _Shown(echo=not (settings.as_json or settings.quiet))
+    try:
+        why = _follow(process, chunks, shown)
+    finally:  # also what it has started
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+        process.wait()
+    if not why and process.returncode < 0:
+        why = f"ended by signal {-process.returncode}"
+    shown.end(why)
+    return shown.text, process.returncode
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+def _follow(process: subprocess.Popen[bytes], chunks: queue.Queue[bytes], shown: _Shown) -> str:
+    """Pass on what a process prints until it ends; return why it was stopped, "" if it was not."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            chunk = chunks.get(timeout=0.05)
+        except queue.Empty:
+            if process.poll() is not None:  # one that it has started may hold the pipe open
+                return ""
+            continue
+        if not chunk:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+                return ""
+            break
+        shown.take(chunk)
+        if shown.cut > MOST_CHARACTERS:
+            return f"stopped: it printed more than {MOST_CHARACTERS} characters"
+    return f"stopped after {SECONDS:.0f} s"
+
+
+def _read(descriptor: int, chunks: queue.Queue[bytes]) -> None:
+    while chunk := os.read(descriptor, 1 << 16):
+        chunks.put(chunk)
+    os.close(descriptor)
+    chunks.put(b"")
+
+
+class _Shown:
+    """The output of a script as it is shown: the first part at once, the last part at the end."""
+
+    def __init__(self, echo: bool) -> None:
+        self._echo, self.text, self._rest, self.cut = echo, "", "", 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, chunk: bytes) -> None:
+        text = self._decoder.decode(chunk)
+        room = SHOWN_CHARACTERS - len(self.text)
+        self._say(text[:room])
+        rest = self._rest + text[room:]
+        self._rest, self.cut = rest[-LAST_CHARACTERS:], self.cut + max(len(rest) - LAST_CHARACTERS, 0)
+
+    def end(self, why: str) -> None:
+        if self.cut:
+            self._say(f"\n[{self.cut} characters cut]\n")
+        self._say(self._rest)
+        if self.text and not self.text.endswith("\n"):
+            self._say("\n")
+        if why:
+            self._say(f"[{why}]\n")
+
+    def _say(self, text: str) -> None:
+        self.text += text
+        if self._echo and text:
+            click.echo(text, nl=False)
 
 
 def described(evidence: Evidence) -> list[str]:
-    """Lay evidence out as lines: numbers, then what was recorded step by step as one table, then the other arrays."""
+    """Lay evidence out as lines: numbers, then what was recorded step by step as tables, then the other arrays."""
     from rerail.report import shown
 
-    numbers = {n: a.item() for n, a in evidence.arrays.items() if a.ndim == 0} | dict(evidence.texts)
-    numbers |= dict.fromkeys(sorted(evidence.absent), "absent")
-    lines = [f"  {name:<24} {shown(value)}" for name, value in sorted(numbers.items())]
-    for length, names in _by_length(evidence).items():
-        lines += ["", "  " + " ".join(f"{name[-14:]:>14}" for name in ["row", *names])]
-        picked = range(length) if length <= ROWS else [*range(ROWS - 4), -1, length - 3, length - 2, length - 1]
-        for i in picked:
-            cells = ["..." for _ in names] if i < 0 else [shown(evidence.arrays[name][i]) for name in names]
-            lines.append("  " + " ".join(f"{cell:>14}" for cell in ["..." if i < 0 else str(i), *cells]))
-    others = {n: a for n, a in sorted(evidence.arrays.items()) if a.ndim > 1}
-    lines += ["", *(_summary(name, array) for name, array in others.items())] if others else []
+    numbers = {n: shown(a.item()) for n, a in evidence.arrays.items() if a.ndim == 0}
+    numbers |= {n: shown(text) for n, text in evidence.texts.items()} | dict.fromkeys(evidence.absent, "absent")
+    others = {n: _summary(a) for n, a in evidence.arrays.items() if a.ndim > 1 or a.shape == (0,)}
+    width = max((len(_label(name)) for name in [*numbers, *others]), default=0)
+    lines = ["", *(f"  {_label(name):<{width}}  {numbers[name]}" for name in sorted(numbers))] if numbers else []
+    for names in _tables(evidence):
+        lines += ["", *_table({name: evidence.arrays[name] for name in names})]
+    if others:
+        lines += ["", *(f"  {_label(name):<{width}}  {others[name]}" for name in sorted(others))]
     return lines
 
 
-def _by_length(evidence: Evidence) -> dict[int, list[str]]:
-    """Group the one-dimensional arrays by their length: those belong into one table, five columns at most."""
-    found: dict[int, list[str]] = {}
+def _tables(evidence: Evidence) -> list[list[str]]:
+    """Group the one-dimensional arrays into tables: of one length, and no wider than a page."""
+    found: list[tuple[int, int, list[str]]] = []  # length, width so far, names
     for name, array in sorted(evidence.arrays.items()):
-        if array.ndim == 1 and len(array):
-            found.setdefault(len(array), []).append(name)
-    return {length: names[:5] for length, names in found.items()}
+        if array.ndim != 1 or not len(array):
+            continue
+        width = 2 + _column(name)
+        for i, (length, used, names) in enumerate(found):
+            if length == len(array) and used + width <= WIDTH:
+                found[i] = (length, used + width, [*names, name])
+                break
+        else:
+            found.append((len(array), ROW_WIDTH + width, [name]))
+    return [names for _, _, names in found]
 
 
-def _summary(name: str, array: Any) -> str:
+def _label(name: str) -> str:
+    """Return the name as a reader wants it; an underscore before it is between a probe and its checks."""
+    group, _, last = name.rpartition("/")
+    return f"{group}/{last.lstrip('_')}" if group else last.lstrip("_")
+
+
+def _column(name: str) -> int:
+    return max(len(_label(name)), 10)
+
+
+def _table(columns: dict[str, Any]) -> list[str]:
+    """Write arrays of one length side by side, and below which of them are not finite from where on."""
+    import numpy as np
+
+    from rerail.report import shown
+
+    length = len(next(iter(columns.values())))
+    picked = range(length) if length <= ROWS else [*range(ROWS - 4), -1, length - 3, length - 2, length - 1]
+    lines = ["".join([f"{'row':>{ROW_WIDTH}}", *(f"  {_label(name):>{_column(name)}}" for name in columns)])]
+    for i in picked:
+        cells = {name: "..." if i < 0 else shown(values[i]) for name, values in columns.items()}
+        row = "..." if i < 0 else str(i)
+        lines.append("".join([f"{row:>{ROW_WIDTH}}", *(f"  {cells[name]:>{_column(name)}}" for name in columns)]))
+    for name, values in columns.items():
+        broken = np.flatnonzero(~np.isfinite(values))
+        if len(broken):
+            lines.append(f"  {_label(name)} is not finite in {len(broken)} of {length} rows, first in row {broken[0]}")
+    return lines
+
+
+def _summary(array: Any) -> str:
     import numpy as np
 
     finite = array[np.isfinite(array)]
-    between = f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "no finite value"
+    between = f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "no finite value" if array.size else ""
     broken = array.size - finite.size
-    return f"  {name:<24} {'x'.join(map(str, array.shape)):<10} {between}" + (
-        f", {broken} not finite" if broken else ""
-    )
+    size = "x".join(map(str, array.shape))
+    return f"{size:<10} {between}{f', {broken} not finite' if broken else ''}".rstrip()
 
 
 def _plain(evidence: Evidence) -> dict[str, Any]:
@@ -130,39 +253,67 @@ def _plain(evidence: Evidence) -> dict[str, Any]:
     return {name: plain(evidence[name]) for name in sorted(evidence.names())}
 
 
-def _plot(settings: Settings, exercise: Exercise, evidence: Evidence, target: str) -> None:
+def _plot(exercise: Exercise, evidence: Evidence, target: str) -> str:
+    """Draw what was recorded step by step, one panel a name, to a file or in a window; return where it is."""
     import matplotlib
 
     if target != "show":
         matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    series = {n: evidence.arrays[n] for names in _by_length(evidence).values() for n in names
-              if evidence.arrays[n].dtype.kind == "f" and len(evidence.arrays[n]) > 2}  # fmt: skip
+    if target == "show" and matplotlib.get_backend().lower() == "agg":
+        raise Problem("there is no display to open a window on; name a file, as in --plot curve.png", 3)
+    series = {n: evidence.arrays[n] for names in _tables(evidence) for n in names if len(evidence.arrays[n]) > 1}
     if not series:
         raise Problem(f"{exercise.name} records nothing step by step, so there is no curve; leave --plot out")
-    figure, axes = plt.subplots(len(series), 1, figsize=(7, 2.2 * len(series)), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        len(series), 1, figsize=(7, 1 + 2 * len(series)), squeeze=False, sharex=False, layout="constrained"
+    )
     for axis, (name, values) in zip(axes[:, 0], series.items(), strict=True):
-        axis.plot(values, marker=".")
-        axis.set(xlabel="row", ylabel=name)
+        _draw(axis, name, values.astype(float))
     figure.suptitle(exercise.title, wrap=True)
     if target == "show":
         plt.show()
-        return
+        return "a window"
     try:
         figure.savefig(target)
-    except (OSError, ValueError) as error:
-        raise Problem(f"the plot could not be written to {target}: {error}; name a file such as curve.png", 3) from None
-    settings.say(f"  Plot     {Path(target)}")
+    except ValueError as error:
+        raise Problem(f"{target} cannot be a plot: {error}; name a file such as curve.png") from None
+    except OSError as error:
+        what = f"the plot could not be written to {target}: {error.strerror or error}"
+        raise Problem(f"{what}; make room or name another place", 3) from None
+    return target
+
+
+def _draw(axis: Any, name: str, values: Any) -> None:
+    """Draw one series; what is not finite is marked at the bottom, and rounding in a flat line stays flat."""
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    finite = np.isfinite(values)
+    axis.plot(values, marker=".")
+    axis.set(xlabel="row", ylabel=_label(name), xlim=(-0.5, len(values) - 0.5))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if finite.any():
+        low, high = values[finite].min(), values[finite].max()
+        middle, room = (low + high) / 2, max((high - low) / 2, abs(high) * FLAT, 1e-300)
+        axis.set_ylim(middle - 1.1 * room, middle + 1.1 * room)
+    if not finite.all():
+        rows = np.flatnonzero(~finite)
+        axis.plot(rows, np.zeros(len(rows)), "rx", transform=axis.get_xaxis_transform(), clip_on=False)
+        axis.set_title(f"x: not finite, {len(rows)} of {len(values)} rows", loc="right", fontsize="small")
 
 
 def _show_sheet(settings: Settings, workspace: Workspace, exercise: Exercise, source: bytes) -> None:
     from rerail.judging import read_answer
 
+    answer: Any = None
     try:
-        answer: Any = read_answer(source)
-        filled = repr(answer)
+        answer = read_answer(source)
+        filled = pprint.pformat(answer, width=WIDTH - 4, sort_dicts=False)
     except ValueError as error:
-        answer, filled = None, f"unreadable: {error}"
-    settings.say(f"{exercise.brief}\n\nIn {workspace.shown(exercise)} stands\n  {filled}\n\n"
-                 f"  Judge    rerail check {exercise.name}", exercise=exercise.name, answer=str(answer))  # fmt: skip
+        filled = f"nothing that can be read: {error}"
+    lines = "\n".join(f"    {line}" for line in filled.splitlines())
+    settings.say(f"{exercise.brief}\n\nIn {workspace.shown(exercise)} stands\n\n{lines}\n\n"
+                 f"  Judge    rerail check {exercise.name}", exercise=exercise.name,
+                 answer=None if answer is None else filled)  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ COLORS = {
     "DEFECT": "red",
 }
 
+INSTALL = "pip install 'torch>=2.13' (https://pytorch.org/get-started/locally/ has smaller builds, for CPUs)"
+OUTCOMES = {1: "not yet", 3: "blocked", 4: "defect", 130: "interrupted"}
+
 
 class Problem(click.ClickException):
     """What a command cannot do, in one sentence; exit code 2 unless the environment is at fault (3)."""
@@ -47,7 +51,6 @@ class Settings:
     quiet: bool = False
     folder: str | None = None
     exit_code: int = 0
-    _said: bool = field(default=False, repr=False)
 
     def take(self, *, workspace: str | None, as_json: bool, plain: bool, color: str, quiet: bool) -> None:
         """Take over the options of the command line."""
@@ -65,7 +68,10 @@ class Settings:
         from rerail.workspace import Workspace
 
         if self.folder is not None:
-            found = Workspace.find(Path(self.folder).absolute())
+            path = Path(self.folder).absolute()
+            if path.exists() and not path.is_dir():
+                raise Problem(f"{self.folder} is a file, a workspace is a folder; name what `rerail start` made")
+            found = Workspace.find(path) if path.is_dir() else None
             if found is None:
                 raise Problem(f"{self.folder} is no workspace; `rerail start {self.folder}` makes one")
             return found
@@ -82,11 +88,11 @@ class Settings:
         return found
 
     def exercise(self, name: str | None) -> Exercise:
-        """Return the exercise that was named, or the one at hand."""
+        """Return the exercise that was named (its id, its number, or the path of its script), or the one at hand."""
         if name is None:
             return self.current(self.workspace().progress())
         try:
-            return course.find(name, self.root)
+            return course.find(name.replace("\\", "/").rpartition("/")[2] or name, self.root)
         except LookupError as error:
             raise Problem(str(error.args[0])) from None
         except CourseError as error:
@@ -105,8 +111,8 @@ class Settings:
             if data:
                 click.echo(json.dumps({"schema": "rerail.answer/1", **data}, ensure_ascii=False))
         else:
-            lines = text.split("\n")
-            click.echo("\n".join(map(self.colored, lines[:1] if self.quiet else lines)), color=self.in_color)
+            lines = text.strip("\n").split("\n")[:1] if self.quiet else text.split("\n")
+            click.echo("\n".join(map(self.colored, lines)), color=self.in_color)
 
     def warn(self, text: str) -> None:
         """Print a warning on the error stream, where it disturbs no JSON."""
@@ -130,10 +136,21 @@ class Settings:
         return line
 
 
+def lacks_torch() -> bool:
+    """Tell whether PyTorch is not installed, without importing it."""
+    try:
+        return importlib.util.find_spec("torch") is None
+    except ImportError:
+        return True
+
+
 def report_problem(settings: Settings, message: str, exit_code: int) -> int:
     """Print a problem as one sentence (or one JSON object) and return the exit code."""
     if settings.as_json:
-        click.echo(json.dumps({"schema": "rerail.problem/1", "message": message, "exit_code": exit_code}))
+        said = {"schema": "rerail.problem/1", "outcome": OUTCOMES.get(exit_code, "usage error"), "message": message,
+                "exit_code": exit_code}  # fmt: skip
+        click.echo(json.dumps(said, ensure_ascii=False))
     else:
-        click.echo(f"rerail: {message}", err=True)
+        status = {3: "BLOCKED  ", 4: "DEFECT   "}.get(exit_code, "rerail: ")
+        click.echo(f"{status}{message}", err=True)
     return exit_code

@@ -12,7 +12,7 @@ from rerail.course import Exercise
 @click.argument("exercise", required=False, metavar="[ID]")
 @click.pass_obj
 def command(settings: Settings, exercise: str | None) -> None:
-    """Show the brief of an exercise: the symptom, the task, what must stay as it is."""
+    """Show a brief: the symptom, the task, what must stay as it is."""
     show(settings, settings.exercise(exercise))
 
 

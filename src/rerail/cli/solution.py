@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--give-up", is_flag=True, help="Show it before a pass; asks for the name of the exercise.")
 @click.pass_obj
 def command(settings: Settings, exercise: str | None, diff: bool, give_up: bool) -> None:
-    """Show the smallest repair of an exercise that passed, as changed lines."""
+    """Show the smallest repair of an exercise that passed. As changed lines, and as a file of its own."""
     from rerail.workspace import WorkspaceError
 
     workspace, found = settings.workspace(), settings.exercise(exercise)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import click
 
-from rerail.cli.settings import Problem, Settings
+from rerail.cli.settings import INSTALL, Problem, Settings, lacks_torch
 
 
 @click.command(name="start")
-@click.argument("folder", default="learn", metavar="[DIR]")
+@click.argument("folder", required=False, metavar="[DIR]")
 @click.option("--yes", is_flag=True, help="Ask nothing. (Nothing is asked now; scripts may rely on it.)")
 @click.pass_obj
-def command(settings: Settings, folder: str, yes: bool) -> None:
-    """Make a workspace in DIR (learn): your copies of the scripts, and your progress."""
-    from rerail.workspace import HIDDEN, Workspace, WorkspaceError
+def command(settings: Settings, folder: str | None, yes: bool) -> None:
+    """Make a workspace in DIR (learn). It holds your copies of the scripts, and your progress."""
+    from rerail.workspace import HIDDEN, Occupied, Workspace, WorkspaceError
 
+    folder = folder or settings.folder
+    if folder is None:
+        around = settings.maybe_workspace()
+        folder = str(around.folder) if around else "learn"
     path = Path(folder).absolute()
     outer = Workspace.find(path.parent)
     if outer is not None and not (path / HIDDEN).is_dir():
@@ -25,13 +31,18 @@ def command(settings: Settings, folder: str, yes: bool) -> None:
     exercises = settings.exercises()
     try:
         workspace = Workspace.create(path, exercises)
+    except Occupied as error:
+        raise Problem(str(error)) from None
     except WorkspaceError as error:
-        raise Problem(str(error), 2 if "name a new folder" in str(error) else 3) from None
+        raise Problem(str(error), 3) from None
     first = settings.current(workspace.progress())
-    what = "is your workspace already; scripts that were missing are there again" if was_there else "is your workspace"
+    what = "is your workspace already; what was missing is there again" if was_there else "is your workspace now"
+    if lacks_torch():
+        settings.warn(f"PyTorch is not installed for {sys.executable}; before you check anything: {INSTALL}")
+    here = path == Path.cwd()
     settings.say(
-        f"{folder} {what}: {len(exercises)} exercises.\n\n"
-        f"  cd {folder}\n"
+        f"{folder} {what}. It has {len(exercises)} exercises.\n\n"
+        f"{'' if here else f'  cd {shlex.quote(folder)}{chr(10)}'}"
         f"  rerail show    tells what goes wrong in {first.name}\n"
         f"  rerail run     shows it\n"
         f"  rerail watch   judges your script at every save; rerail check does it once",
