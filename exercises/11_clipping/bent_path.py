@@ -1,16 +1,16 @@
 """
 The clipped steps do not point where the gradient points.
 
-A linear model forecasts the demand of two towns from five measurements. An audit compares every step
-with the gradient: clipping may make a step shorter, and nothing else. In the first half of the run
-the steps stand at an angle to the gradient, and they are longer than the limit allows.
+A linear model forecasts the demand of two towns from five measurements. An audit compares every
+step with the gradient: clipping may make a step shorter, and nothing else. For most of the run the
+steps stand at an angle to the gradient, and they are longer than the limit allows.
 
 Task: a clipped step must point where the gradient of the loss over all parameters points, and must
-move the model by no more than LEARNING_RATE times MAX_NORM in all; where the gradient is not longer
-than MAX_NORM, the step must be exactly that of the gradient. Keep the linear model, the loss, SGD
+move the model by LEARNING_RATE times MAX_NORM in all. Where the gradient is not longer than
+MAX_NORM, the step must stay exactly that of the gradient. Keep the linear model, the loss, SGD
 without momentum, its learning rate, and MAX_NORM.
-`build` makes the model and its optimizer for numbers of columns and towns. `training_step` takes one
-step on one batch of any size and returns the loss before the step, a number.
+`build` makes the model and its optimizer for some numbers of columns and towns. `training_step`
+takes one step on one batch of any size and returns the loss before the step, a number.
 Graded: `build`, `training_step`. Run it: python exercises/11_clipping/bent_path.py
 """
 import torch
@@ -55,10 +55,10 @@ def training_step(model, optimizer, x, y):
 
 
 def audit(model, x, y):
-    """The gradient at hand as one vector, without disturbing the run, and the parameters as another."""
+    """The gradient at hand and the parameters, each as one vector; the run is not disturbed."""
     parameters = list(model.parameters())
     gradients = torch.autograd.grad(torch.nn.functional.mse_loss(model(x), y), parameters)
-    return torch.cat([g.flatten() for g in gradients]), torch.cat([p.detach().flatten() for p in parameters])
+    return torch.cat([g.flatten() for g in gradients]), torch.cat([p.flatten() for p in parameters])
 
 
 if __name__ == "__main__":
@@ -67,8 +67,9 @@ if __name__ == "__main__":
     for step in range(STEPS):
         gradient, before = audit(model, x, y)
         loss = training_step(model, optimizer, x, y)
-        moved = audit(model, x, y)[1] - before
+        moved = (audit(model, x, y)[1] - before).detach()
         cosine = torch.nn.functional.cosine_similarity(moved, -gradient, dim=0).clamp(-1, 1)
         if step in (0, 5, 10, 20, 30, STEPS - 1):
-            print(f"step {step:2d}  loss {loss:7.3f}  gradient {gradient.norm().item():6.3f}  step {moved.norm().item():.3f}"
-                  f"  angle {torch.rad2deg(torch.acos(cosine)).item():5.1f} degrees")
+            angle = torch.rad2deg(torch.acos(cosine)).item()
+            print(f"step {step:2d}  loss {loss:7.3f}  gradient norm {gradient.norm().item():6.3f}"
+                  f"  step length {moved.norm().item():.3f}  angle {angle:5.1f} degrees")

@@ -21,7 +21,7 @@ HINTS = (
 )
 
 LEARNING_RATE, MAX_NORM = 0.1, 1.0  # the script's own
-SLACK = 1e-3  # rounding of float32 moves a step by less than 3e-5 of its length (20 seeds); 1e-6 is torch's epsilon
+SLACK = 1e-3  # rounding of float32 moves a step by less than 1e-5 of its length (20 seeds); 1e-6 is torch's epsilon
 
 Floats = NDArray[np.float64]
 
@@ -43,31 +43,30 @@ def _days(rows: int, columns: int, towns: int, seed: int) -> dict[str, Any]:
 
 
 def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Take one step a batch, each from a model of its own, and read the model off its answers before and after."""
+    """Take one step a batch, each from start values of our own, and read the model off its answers before and after."""
     import torch
 
     from rerail import probes
 
-    record: dict[str, list[Any]] = {"losses": [], "weight": [], "bias": [], "weight_after": [], "bias_after": []}
+    returned = script.build(batch["columns"], batch["towns"])
+    if not (isinstance(returned, tuple | list) and len(returned) == 2 and isinstance(returned[0], torch.nn.Module)):
+        raise probes.Unusable(f"`build` must return a model and its optimizer, got {probes.described(returned)}")
+    model, optimizer = returned
+    before, after, losses = [], [], []
     for number, one in enumerate(batch["batches"]):
-        returned = script.build(batch["columns"], batch["towns"])
-        if not (isinstance(returned, tuple | list) and len(returned) == 2 and isinstance(returned[0], torch.nn.Module)):
-            raise probes.Unusable(f"`build` must return a model and its optimizer, got {probes.described(returned)}")
-        model, optimizer = returned
-        probes.fill(model, seed=number, scale=0.02)
+        probes.fill(model, seed=number, scale=0.02)  # one optimizer for all: what it keeps from step to step shows
         values = probes.tensors(one)
-        weight, bias = probes.affine(model, batch["columns"])
+        before.append(probes.affine(model, batch["columns"]))
         loss = script.training_step(model, optimizer, values["x"], values["y"])
-        weight_after, bias_after = probes.affine(model, batch["columns"])
-        record["losses"].append(probes.number(loss, "what `training_step` returns"))
-        for name, value in (
-            ("weight", weight),
-            ("bias", bias),
-            ("weight_after", weight_after),
-            ("bias_after", bias_after),
-        ):
-            record[name].append(value)
-    return record
+        after.append(probes.affine(model, batch["columns"]))
+        losses.append(probes.number(loss, "what `training_step` returns"))
+    return {
+        "losses": losses,
+        "weight": [weight for weight, _ in before],
+        "bias": [bias for _, bias in before],
+        "weight_after": [weight for weight, _ in after],
+        "bias_after": [bias for _, bias in after],
+    }
 
 
 def _steps(run: Evidence, batch: dict[str, Any]) -> list[tuple[int, Floats, Floats]]:
@@ -89,6 +88,8 @@ def _norm(vector: Floats) -> float:
 def check_steps_point_where_the_gradient_points(run: Evidence, batch: dict[str, Any]) -> None:
     """every step points where the gradient of the loss over all parameters points"""
     for number, step, gradient in _steps(run, batch):
+        if not np.any(step):
+            raise Failed(f"on batch {number} the model does not move", show={"norm of the gradient": _norm(gradient)})
         along = -float(step @ gradient) / _norm(gradient)
         aside = _norm(step + along * gradient / _norm(gradient))
         if not (along > 0 and aside <= 2 * SLACK * along + 2e-7):
@@ -127,7 +128,7 @@ def check_loss_is_that_before_the_step(run: Evidence, batch: dict[str, Any]) -> 
         if not abs(run.losses[number] - exact) <= 1e-3 * exact + 1e-6:
             raise Failed(
                 f"the loss of batch {number} is another quantity",
-                show={"this code": run.losses[number], "exact": exact},
+                show={"this code": float(run.losses[number]), "exact": exact},
             )
 
 
@@ -245,6 +246,12 @@ TRAPS: dict[str, Trap] = {
                  "            row.mul_((MAX_NORM / row.norm()).clamp(max=1))\n")],
         "check_steps_point_where_the_gradient_points",
         "more parts with factors of their own, and the direction bends further",
+    ),
+    "momentum": Trap(
+        [(LIMIT, "    torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)\n"),
+         ("lr=LEARNING_RATE)", "lr=LEARNING_RATE, momentum=0.9)")],
+        "check_steps_point_where_the_gradient_points",
+        "every step is now a mixture of the gradients before it, so no step points where the one at hand does",
     ),
     "report a calmer loss": Trap(
         [(LIMIT, "    torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)\n"),

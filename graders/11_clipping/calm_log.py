@@ -24,10 +24,10 @@ HINTS = (
 )
 
 NOISE, MAX_NORM, LEARNING_RATE, STEPS = 0.1**2, 1.0, 0.2, 50  # the script's own
-# Where the norm is measured: after how many steps. Each costs a training of its own, so the unseen batch gets one.
-MOMENTS = {True: (0, 5, 30), False: (20,)}
-# A norm read off the movement of float32 predictions is right to 1 % where it is above 0.05 (20 seeds, 6 scalings);
-# below, rounding is larger than the movement.
+# Where the norm is measured: after how many steps. Each costs a training of its own, so each half is measured once.
+MOMENTS = {True: (0, 5), False: (26,)}
+# What a norm may differ by that is read off the movement of prices. 20 seeds of 12 right repairs use 0.4 % of it, and
+# 7 % where batch normalization divides by n in training and by n - 1 later.
 RELATIVE, ABSOLUTE = 0.05, 0.05
 
 
@@ -114,25 +114,28 @@ def check_start_is_untrained(run: Evidence, batch: dict[str, Any]) -> None:
         raise Failed("before the first step the model knows the prices", show={"loss": start, "of the mean": guess})
 
 
+def check_log_shows_the_loss(run: Evidence, batch: dict[str, Any]) -> None:
+    """the loss in the log is the mean squared error of the prices that `predict` gives before the step"""
+    for moment, prices in zip(batch["moments"], run.before, strict=True):
+        exact, logged = float(np.mean((prices - batch["y"][:, 0]) ** 2)), run["_loss"][moment]
+        # Batch normalization divides by n in training and by n - 1 later, which is right too: up to 4 % of the loss.
+        if not abs(logged - exact) <= 0.1 * exact + 1e-3:
+            raise Failed(
+                f"after {moment} steps the log shows another loss than the prices have",
+                show={"in the log": float(logged), "of the prices": exact},
+            )
+
+
 def check_log_shows_the_norm_that_backward_made(run: Evidence, batch: dict[str, Any]) -> None:
     """the norm in the log is that of the gradient of the mean squared error, before clipping to MAX_NORM"""
     for moment, norm in zip(batch["moments"], _true_norms(run, batch), strict=True):
         logged = run["_gradient_norm"][moment]
         if not abs(logged - norm) <= RELATIVE * norm + ABSOLUTE:
             raise Failed(
-                f"at step {moment} the log shows another norm than the gradient had, as told by how far the clipped "
-                f"step moved the prices at learning rate {LEARNING_RATE}",
-                show={"in the log": logged, "of the gradient": norm},
+                f"after {moment} steps the log shows another norm than the gradient has, as told by how far the next "
+                f"step moves the prices at learning rate {LEARNING_RATE}",
+                show={"in the log": float(logged), "of the gradient": float(norm)},
             )
-
-
-def check_log_shows_the_loss(run: Evidence, batch: dict[str, Any]) -> None:
-    """the loss in the log is the mean squared error of the prices before the step"""
-    for moment, prices in zip(batch["moments"], run.before, strict=True):
-        exact = float(np.mean((prices - batch["y"][:, 0]) ** 2))
-        if not abs(run["_loss"][moment] - exact) <= 0.05 * exact + 1e-3:
-            raise Failed(f"at step {moment} the log shows another loss than the prices have",
-                         show={"in the log": run["_loss"][moment], "of the prices": exact})  # fmt: skip
 
 
 def check_guard_rests_in_the_second_half(run: Evidence) -> None:
@@ -147,20 +150,31 @@ def check_guard_rests_in_the_second_half(run: Evidence) -> None:
         )
 
 
-def check_new_flats_are_priced(run: Evidence, batch: dict[str, Any]) -> None:
-    """new flats are priced to within the noise"""
-    error = float(np.mean((run.new - batch["new_y"]) ** 2))
-    if not error < NOISE:  # a fit of 3 numbers to n flats errs by 3/n of the noise: 0.001 for the smaller batch
-        raise Failed(
-            "the prices of new flats are off by more than the noise", show={"squared error": error, "noise": NOISE}
-        )
-
-
 def check_flat_alone_gets_the_same_price(run: Evidence) -> None:
     """a flat alone gets the price that it gets among others"""
     apart = np.abs(run.alone - run.new[:3, 0])
     if not apart.max() < 1e-3:
-        raise Failed("one flat alone gets another price", show={"alone": run.alone[0], "among others": run.new[0, 0]})
+        show = {"alone": float(run.alone[0]), "among others": float(run.new[0, 0])}
+        raise Failed("one flat alone gets another price", show=show)
+
+
+def check_model_is_linear(run: Evidence, batch: dict[str, Any]) -> None:
+    """prices are linear in area and rooms"""
+    inputs = np.column_stack([batch["new_x"], np.ones(len(run.new))])
+    off = np.abs(inputs @ np.linalg.pinv(inputs) @ run.new - run.new)
+    if not off.max() < 1e-3:  # rounding of float32: below 1e-5
+        raise Failed("the prices do not lie on a plane over area and rooms", show={"furthest off": float(off.max())})
+
+
+def check_new_flats_are_priced(run: Evidence, batch: dict[str, Any]) -> None:
+    """new flats are priced to within the noise"""
+    error = float(np.mean((run.new - batch["new_y"]) ** 2))
+    # A fit of 3 numbers to n flats errs by about 3/n of the noise; 20 seeds of right repairs stay below 0.57 of it, and
+    # columns scaled from 0 to 1 begin at 3.6.
+    if not error < NOISE:
+        raise Failed(
+            "the prices of new flats are off by more than the noise", show={"squared error": error, "noise": NOISE}
+        )
 
 
 NORM = """\
@@ -268,12 +282,12 @@ TRAPS: dict[str, Trap] = {
         "at the rate that the area tolerates, rooms and bias do not move in 50 steps",
     ),
     "scale in training only": Trap(
-        [LOGGED, SCALED], "check_log_shows_the_norm_that_backward_made",
+        [LOGGED, SCALED], "check_log_shows_the_loss",
         "the weights belong to scaled columns; `predict` feeds them square metres",
     ),
     "scale by the flats that are asked for": Trap(
         [LOGGED, SCALED, ("        return model(x)\n", "        return model((x - x.mean(0)) / x.std(0))\n")],
-        "check_new_flats_are_priced",
+        "check_flat_alone_gets_the_same_price",
         "the price of a flat now depends on which others are asked for; alone it has no scale at all",
     ),
     "divide by the size of the fixed batch": Trap(
@@ -294,18 +308,33 @@ TRAPS: dict[str, Trap] = {
         "check_start_is_untrained",
         "nothing is trained here, so nothing is known of the training",
     ),
-    "a log that repeats the last loss": Trap(
-        [LOGGED, SCALED, KEPT, USED, ('{"loss": loss.item(),', '{"loss": loss.item() / 10,')],
+    "batch normalization as it comes": Trap(
+        [
+            LOGGED,
+            (MODEL, "    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))\n"),
+            ("        return model(x)\n", "        return model.eval()(x)\n"),
+        ],
         "check_log_shows_the_loss",
+        "training scales by the flats at hand, `predict` by running means that start at 0 and move a tenth of the way "
+        "a step: after 5 steps they are at 41 %",
+    ),
+    "to the range from 0 to 1": Trap(
+        [LOGGED, (MODEL, SCALING.replace("x.mean(0), x.std(0)", "x.amin(0), x.amax(0) - x.amin(0)")), KEPT, USED],
+        "check_new_flats_are_priced",
+        "one scale, and no common center: what the columns have in common with the bias makes one direction of the "
+        "loss ten times flatter than another, and 50 steps do not reach its end",
+    ),
+    "a larger model": Trap(
+        [
+            LOGGED, KEPT, USED,
+            (MODEL, SCALING.replace("torch.nn.Linear(2, 1)", "torch.nn.Sequential(torch.nn.Linear(2, 16), "
+             "torch.nn.Tanh(), torch.nn.Linear(16, 1))")),
+        ],
+        "check_model_is_linear",
+        "the scaling is the repair; the layer beside it is a second change, and nobody asked for it",
     ),
     "more steps": Trap(
         [LOGGED, ("    for _ in range(steps):", "    for _ in range(10 * steps):")], "check_one_entry_a_step",
         "ten times as many steps around the same wall",
-    ),
-    "price each flat beside the first": Trap(
-        [LOGGED, SCALED, KEPT, ("        return model(x)\n",
-         "        prices = model[0]((x - model[1]) / model[2])\n"
-         "        return prices if len(x) > 1 else prices.mean() + 0 * prices + 0.1\n")],
-        "check_flat_alone_gets_the_same_price",
     ),
 }  # fmt: skip

@@ -129,7 +129,7 @@ def check_loss_is_that_before_the_step(run: Evidence, batch: dict[str, Any]) -> 
         if not abs(run.losses[number] - exact) <= 1e-3 * exact + 1e-6:
             raise Failed(
                 f"the loss of batch {number} is another quantity",
-                show={"this code": run.losses[number], "exact": exact},
+                show={"this code": float(run.losses[number]), "exact": exact},
             )
 
 

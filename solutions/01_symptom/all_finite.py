@@ -22,7 +22,7 @@ HISTORY = [
     {"step": 1, "train_loss": 0.31, "gradient_norm": 3.8, "clipped": False},
     {"step": 2, "train_loss": 0.08, "gradient_norm": 180.0, "validation_loss": 0.91},
     {"step": 3, "train_loss": 0.07, "gradient_norm": 150.0, "clipped": True, "scale": 65536.0},
-    {"step": 4, "train_loss": 0.11, "gradient_norm": 170.0, "validation_loss": NAN, "note": "saved"},
+    {"step": 4, "train_loss": 0.11, "gradient_norm": 170.0, "validation_loss": NAN, "note": "ok"},
     {"step": 5, "train_loss": 0.12, "validation_loss": NAN, "scale": math.inf},
 ]
 

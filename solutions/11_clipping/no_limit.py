@@ -4,12 +4,14 @@ Clipping is on, and one bad batch throws the run off the road.
 Sensors report the fuel flow of an engine. Every step is clipped, so that no batch can move the
 model far. In batch 20 a sensor fails for one row, and the loss of all later batches shows it.
 
-Task: no step may move the model by more than LEARNING_RATE times MAX_NORM, and a step whose
-gradient is not longer than MAX_NORM must stay exactly the step of that gradient. A longer gradient
-keeps its direction: weights and bias together are one vector, and its length is what counts.
-Keep the linear model, the loss, SGD without momentum, its learning rate, and every batch.
-`build` makes the model and its optimizer for a number of columns. `training_step` takes one step on
-one batch of any size, whatever the batch before was, and returns the loss before the step, a number.
+Task: no step may move the model by more than LEARNING_RATE times MAX_NORM. A step whose gradient
+is not longer than MAX_NORM must stay exactly the step of that gradient. A longer gradient keeps
+its direction and is made MAX_NORM long: weights and bias together are one vector, and its length
+is what counts. Keep the linear model, the loss, SGD without momentum, its learning rate, MAX_NORM,
+and every row of every batch.
+`build` makes the model and its optimizer for a number of columns. `training_step` takes one step
+on one batch of any size, whatever the batch before was. It returns the loss before the step, a
+number.
 Graded: `build`, `training_step`. Run it: python exercises/11_clipping/no_limit.py
 """
 import torch
@@ -20,7 +22,7 @@ BATCHES = 40
 
 
 def stream(columns=4, rows=16, seed=0):
-    """Batches of readings, shape (rows, columns), and flows, shape (rows, 1); one row of batch 20 is off."""
+    """Readings, shape (rows, columns), and flows, shape (rows, 1); a row of batch 20 is off."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randn(columns, 1, generator=generator)
     for number in range(BATCHES):
@@ -42,7 +44,7 @@ def training_step(model, optimizer, readings, flow):
     """Take one clipped step on a batch and return the loss before it."""
     loss = torch.nn.functional.mse_loss(model(readings), flow)
     loss.backward()
-    # `step` reads the gradient: what shortens it must come before, or it shortens what nobody uses any more
+    # `step` reads the gradient: what is shortened after it is a gradient that nobody uses any more
     torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
     optimizer.step()
     optimizer.zero_grad()
@@ -52,8 +54,9 @@ def training_step(model, optimizer, readings, flow):
 if __name__ == "__main__":
     model, optimizer = build()
     for number, (readings, flow) in enumerate(stream()):
-        start = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        start = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
         loss = training_step(model, optimizer, readings, flow)
-        moved = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - start
+        moved = torch.nn.utils.parameters_to_vector(model.parameters()) - start
         if number in (0, 10, 19, 20, 21, 22, BATCHES - 1):
-            print(f"batch {number:2d}  loss {loss:14.4f}  the model moved by {moved.norm().item():12.4f}")
+            distance = moved.norm().item()
+            print(f"batch {number:2d}  loss {loss:14.4f}  the model moved by {distance:12.4f}")
