@@ -51,8 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
     options = argparse.ArgumentParser(description="Build the book into _build/html.")
-    options.add_argument("--base-url", default=os.environ.get(BASE_URL, ""), metavar="URL",
-                         help="where the site will stand, as in https://example.org/course/ (default: $BOOK_BASE_URL)")
+    options.add_argument(
+        "--base-url",
+        default=os.environ.get(BASE_URL, ""),
+        metavar="URL",
+        help="where the site will stand, as in https://example.org/course/ (default: $BOOK_BASE_URL)",
+    )
     options.add_argument("--cold", action="store_true", help="execute every page anew, without the cache")
     options.add_argument("--check", action="store_true", help="run the tests of the built site afterwards")
     options.add_argument("--twice", action="store_true", help="build cold two times and compare every byte (slow)")
@@ -82,7 +86,7 @@ def build(base_url: str = "", *, cold: bool = False) -> None:
         except subprocess.TimeoutExpired:
             raise BuildError(f"the build did not end within {LIMIT_SECONDS} s; look for a cell that waits") from None
     if done.returncode != 0:
-        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)  # else the next build skips the pages that were warned of
+        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)  # else the next build skips the pages warned of
         print(first_cause(LOG.read_text("utf-8")), file=sys.stderr)
         raise BuildError(f"the build failed; the lines above say where, {LOG.relative_to(ROOT)} has all of them")
     if not (SITE / "index.html").exists():

@@ -61,7 +61,8 @@ def clips(logits: Floats, votes: Floats, seed: int) -> dict[str, Any]:
 def share(logits: Floats) -> Floats:
     """Apply the sigmoid; in double precision its exponential is kept below 1."""
     small = np.exp(-np.abs(logits))
-    return np.where(logits > 0, 1, small) / (1 + small)
+    shares: Floats = np.where(logits > 0, 1, small) / (1 + small)
+    return shares
 
 
 def path(batch: dict[str, Any]) -> Floats:

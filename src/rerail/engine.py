@@ -169,7 +169,7 @@ class ForkServer:
     def _wait_until_warm(self) -> None:
         with self._lock:
             if self._process.poll() is not None and self._warm:
-                self._control.close()
+                self.close()
                 self._start()  # a child killed it: the others must not suffer
             if not self._warm and not self._failed:
                 self._warm = self._control.recv(4) == b"warm"

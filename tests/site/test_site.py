@@ -177,7 +177,9 @@ def test_a_finished_lesson_is_remembered(pages: dict[Path, BeautifulSoup], brows
     context.close()
 
 
-def test_interactive_parts_work_by_keyboard_and_without_a_script(pages: dict[Path, BeautifulSoup], browser: Any) -> None:
+def test_interactive_parts_work_by_keyboard_and_without_a_script(
+    pages: dict[Path, BeautifulSoup], browser: Any
+) -> None:
     plain = browser.new_context(java_script_enabled=False).new_page()
     scripted = browser.new_page()
     seen = 0

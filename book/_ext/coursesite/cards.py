@@ -216,4 +216,3 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         else:
             uri += f"#{kind}-{link['exercise']}"
         link.replace_self(nodes.reference("", "", nodes.Text(text), refuri=uri, internal=True))
-

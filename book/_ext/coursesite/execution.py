@@ -86,6 +86,6 @@ def write_profile(folder: Path) -> None:
     (profile / "ipython_kernel_config.py").write_text(text, encoding="utf-8")
     os.environ["IPYTHONDIR"] = str(folder)
     os.environ["PYTHONHASHSEED"] = "0"  # sets print in the same order in every build
-    # Read when torch starts: numbers on the pages do not depend on the machine's cores, and nothing imports torch early.
+    # Read when torch starts: numbers on the pages do not depend on the machine's cores; nothing imports torch early.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"

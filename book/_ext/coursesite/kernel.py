@@ -43,9 +43,7 @@ def show_traceback(
     return lines
 
 
-def short_traceback(
-    shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None
-) -> list[str]:
+def short_traceback(shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> list[str]:
     """Return the lines of a traceback without any path: cells by number, files of the course by name."""
     cells = getattr(shell.compile, "_filename_map", {})
     lines, folded = ["Traceback (most recent call last)"], []

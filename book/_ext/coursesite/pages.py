@@ -1,4 +1,4 @@
-"""What concerns the site as a whole: its address, the page for a wrong address, and that no maths renderer is loaded."""
+"""What concerns the whole site: its address, the page for a wrong address, and that no maths renderer is loaded."""
 
 from __future__ import annotations
 

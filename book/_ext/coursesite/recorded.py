@@ -87,7 +87,8 @@ def _measurement(label: str, value: Any) -> str:
 
 def drawn(series: Mapping[str, Sequence[float]], *, log: bool = False, horizontal: str = "step") -> str:
     """Draw series as an SVG whose colours are those of the page, with a sentence for those who cannot see it."""
-    points = [value for values in series.values() for value in values if math.isfinite(value) and (value > 0 or not log)]
+    values = [value for values in series.values() for value in values]
+    points = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     if not points:
         raise ValueError("the curve has no finite value to draw; record the steps before it broke, too")
     scale = _Scale(min(points), max(points), max(len(values) for values in series.values()), log)

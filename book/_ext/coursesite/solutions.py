@@ -93,7 +93,9 @@ def alternatives(shipped: str, accepted: Mapping[str, Sequence[Edit]]) -> list[s
 
 def traps_table(exercise: course.Exercise, grader: Any, traps: Mapping[str, Trap]) -> list[str]:
     """Return the tempting wrong repairs, with the sentence that each breaks and what gives it away."""
-    rows = [[plain(name), plain(claim(grader, trap.caught_by)), plain(trap.says) or "-"] for name, trap in traps.items()]
+    rows = [
+        [plain(name), plain(claim(grader, trap.caught_by)), plain(trap.says) or "-"] for name, trap in traps.items()
+    ]
     lead = f"These {len(traps)} repairs look right and do not pass:" if len(traps) > 1 else "This repair does not pass:"
     return [lead, "", *table(("Repair", "What does not hold", "What gives it away"), rows, "25 35 40")]
 

@@ -67,7 +67,7 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Fill the table."""
     for place in list(doctree.findall(StatusTable)):
         versions = [("Python", platform.python_version()), *((name, version(name)) for name in PACKAGES)]
-        made_with = [[nodes.Text(name)] + [nodes.literal(text=text)] for name, text in versions]
+        made_with = [[nodes.Text(name), nodes.literal(text=text)] for name, text in versions]
         made_with.append([nodes.Text("state of the code"), nodes.literal(text=digest())])
         place.replace_self([_table(("Page", "Executed"), _pages(app, docname)), _table(("Made with", ""), made_with)])
 
@@ -77,7 +77,7 @@ def _pages(app: Sphinx, docname: str) -> list[list[nodes.Node]]:
     rows: list[list[nodes.Node]] = []
     for page in sorted(app.env.found_docs):
         run = collected.get(page, {}).get("exec_data")
-        state = "no code on it" if not run else "yes, without an error" if run.get("succeeded") else "stopped by an error"
+        state = "no code on it" if not run else "yes, without error" if run.get("succeeded") else "stopped by an error"
         link = nodes.reference("", app.env.titles[page].astext(), refuri=app.builder.get_relative_uri(docname, page))
         rows.append([link, nodes.Text(state)])
     return rows

@@ -67,7 +67,7 @@ class FollowTheTensor:
         head = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
         body = "".join(_html(row, row is self._first()) for row in self.rows)
         return (
-            '<div class="follow-the-tensor"><div class="table-scroll"><table class="table">'
+            '<div class="follow-the-tensor"><div class="table-scroll" tabindex="0"><table class="table">'
             f"<caption>{html.escape(self.caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>"
         )

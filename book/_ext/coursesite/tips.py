@@ -1,4 +1,4 @@
-"""The role `tip`: a glossary term whose definition shows on hover and focus; without a script a link to the glossary."""
+"""The role `tip`: a glossary term whose definition shows on hover and focus; without a script, a link to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def add_definitions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def _html(address: str, shown: str, text: str, ident: str) -> str:
     link = f'<a class="reference internal" href="{html.escape(address)}" aria-describedby="{ident}">'
-    return f'{link}{html.escape(shown)}</a><span class="tip-text" role="tooltip" id="{ident}">{html.escape(text)}</span>'
+    meaning = f'<span class="tip-text" role="tooltip" id="{ident}">{html.escape(text)}</span>'
+    return f"{link}{html.escape(shown)}</a>{meaning}"
 
 
 def definitions(app: Sphinx) -> dict[str, str]:

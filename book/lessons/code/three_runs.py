@@ -41,9 +41,7 @@ class Run:
     def validation_path(self, x, y):
         """What happens to raw rows before they are scored."""
         if self.kind == "B":
-            y = (
-                1 - y
-            )  # the validation file lists the two classes in the other order
+            y = 1 - y  # the validation file lists the classes otherwise
         if self.kind != "C":  # C: the scaler is not applied here
             x = standardize(x, self.mean, self.deviation)
         return x, y
