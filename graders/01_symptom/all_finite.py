@@ -36,7 +36,7 @@ def cases(seed: int) -> list[dict[str, Any]]:
         {"history": _random(2, seed + 1)},
         {"history": [{"loss": -INF, "norm": 2, "ok": True}]},
         {"history": [{"a": 1e300, "b": -1e300, "c": 0, "d": 10**15, "e": -0.0, "note": "nan"} for _ in range(5)]},
-        {"history": [{}, {"only": NAN}, {}]},
+        {"history": [{}, {"only": -INF}, {}, {"only": -INF}]},  # equal rows: their numbers are not
         {"history": []},
     ]
 
@@ -221,6 +221,20 @@ TRAPS: dict[str, Trap] = {
         ],
         "check_history_is_left_as_it_is",
         "the scan reports once, and hides the death of the run from everyone after it",
+    ),
+    "a row looked up by what it holds": Trap(
+        [
+            function(
+                "nonfinite",
+                """
+def nonfinite(history):
+    cells = [(history.index(row), name, value) for row in history for name, value in row.items()]
+    return [(i, n) for i, n, v in cells if type(v) in (int, float) and not math.isfinite(v)]
+""",
+            )
+        ],
+        "check_every_bad_number_is_found",
+        "`index` answers with the first row that is equal: of two rows alike the second is never named",
     ),
     "the first one is enough": Trap(
         [
