@@ -23,21 +23,28 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 VARIANTS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 
 
+class Pages(dict[Path, BeautifulSoup]):
+    """The parsed pages; a failing test does not print them all."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} pages"
+
+
 @pytest.fixture(scope="session")
-def pages() -> dict[Path, BeautifulSoup]:
+def pages() -> Pages:
     """Build the site (from its cache, where nothing changed) and parse every page."""
     done = subprocess.run([sys.executable, str(ROOT / "book/build.py")], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     found = sorted(path for path in SITE.rglob("*.html") if "_static" not in path.parts)
-    return {path: BeautifulSoup(path.read_text("utf-8"), "lxml") for path in found}
+    return Pages({path: BeautifulSoup(path.read_text("utf-8"), "lxml") for path in found})
 
 
-def named(pages: dict[Path, BeautifulSoup]) -> Iterator[tuple[str, Path, BeautifulSoup]]:
+def named(pages: Pages) -> Iterator[tuple[str, Path, BeautifulSoup]]:
     for path, soup in pages.items():
         yield path.relative_to(SITE).as_posix(), path, soup
 
 
-def test_every_expected_page_is_there(pages: dict[Path, BeautifulSoup]) -> None:
+def test_every_expected_page_is_there(pages: Pages) -> None:
     names = {name for name, _, _ in named(pages)}
     sources = {f"{p.relative_to(ROOT / 'book').with_suffix('.html').as_posix()}" for p in (ROOT / "book").rglob("*.md")}
 
@@ -45,7 +52,7 @@ def test_every_expected_page_is_there(pages: dict[Path, BeautifulSoup]) -> None:
     assert sources <= names, "a page that is in no table of contents is read by nobody"
 
 
-def test_every_exercise_has_its_card_and_its_solution(pages: dict[Path, BeautifulSoup]) -> None:
+def test_every_exercise_has_its_card_and_its_solution(pages: Pages) -> None:
     from rerail import course
 
     text = {name: soup for name, _, soup in named(pages)}
@@ -56,7 +63,7 @@ def test_every_exercise_has_its_card_and_its_solution(pages: dict[Path, Beautifu
             assert holders == [f"{folder}/{exercise.lesson}.html"], anchor
 
 
-def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, BeautifulSoup]) -> None:
+def test_nothing_is_loaded_from_elsewhere(pages: Pages) -> None:
     for name, _, soup in named(pages):
         for tag, attribute in LOADS:
             for element in soup.find_all(tag):
@@ -65,7 +72,7 @@ def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, BeautifulSoup]) -> N
                 assert not foreign, f"{name} loads {address}"
 
 
-def test_internal_links_and_fragments_resolve(pages: dict[Path, BeautifulSoup]) -> None:
+def test_internal_links_and_fragments_resolve(pages: Pages) -> None:
     for name, path, soup in named(pages):
         for tag, attribute in (*LOADS, ("a", "href")):
             for element in soup.find_all(tag):
@@ -80,7 +87,7 @@ def test_internal_links_and_fragments_resolve(pages: dict[Path, BeautifulSoup]) 
                     assert pages[target].find(id=unquote(parts.fragment)), f"{name} links to {address}"
 
 
-def test_images_have_a_text_that_is_no_file_name(pages: dict[Path, BeautifulSoup]) -> None:
+def test_images_have_a_text_that_is_no_file_name(pages: Pages) -> None:
     for name, _, soup in named(pages):
         for image in soup.find_all("img"):
             alt = str(image.get("alt") or "").strip()
@@ -88,14 +95,14 @@ def test_images_have_a_text_that_is_no_file_name(pages: dict[Path, BeautifulSoup
             assert not re.search(r"[0-9a-f]{32}", alt), f"{name}: {alt}"
 
 
-def test_no_path_of_the_building_machine_shows(pages: dict[Path, BeautifulSoup]) -> None:
+def test_no_path_of_the_building_machine_shows(pages: Pages) -> None:
     roots = {path.parts[1] for path in (ROOT, Path.home(), Path(tempfile.gettempdir()), Path(sys.prefix))}
     for name, _, soup in named(pages):
         text = soup.get_text()
         assert not re.findall(rf"/(?:{'|'.join(map(re.escape, roots))})/[\w./-]+", text), name
 
 
-def test_titles_are_unique_and_the_footer_names_the_licences(pages: dict[Path, BeautifulSoup]) -> None:
+def test_titles_are_unique_and_the_footer_names_the_licences(pages: Pages) -> None:
     titles = [soup.title.get_text() for soup in pages.values() if soup.title]
 
     assert len(titles) == len(set(titles)) == len(pages)
@@ -106,7 +113,7 @@ def test_titles_are_unique_and_the_footer_names_the_licences(pages: dict[Path, B
         assert "CC BY 4.0" in soup.get_text(), name
 
 
-def test_no_cell_failed_unless_it_was_meant_to(pages: dict[Path, BeautifulSoup]) -> None:
+def test_no_cell_failed_unless_it_was_meant_to(pages: Pages) -> None:
     for name, _, soup in named(pages):
         for output in soup.select("div.cell:not(.tag_raises-exception) .output.traceback"):
             raise AssertionError(f"{name}: {output.get_text()[:300]}")
@@ -123,9 +130,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), VARIANTS)
-def test_pages_are_accessible_fit_and_ask_nobody(
-    pages: dict[Path, BeautifulSoup], browser: Any, width: int, scheme: str
-) -> None:
+def test_pages_are_accessible_fit_and_ask_nobody(pages: Pages, browser: Any, width: int, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -147,7 +152,7 @@ def test_pages_are_accessible_fit_and_ask_nobody(
     assert not found
 
 
-def test_tips_open_on_focus_and_close_with_escape(pages: dict[Path, BeautifulSoup], browser: Any) -> None:
+def test_tips_open_on_focus_and_close_with_escape(pages: Pages, browser: Any) -> None:
     path = next(path for path, soup in pages.items() if soup.select(".tip"))
     page = browser.new_page()
     page.goto(path.as_uri())
@@ -162,7 +167,7 @@ def test_tips_open_on_focus_and_close_with_escape(pages: dict[Path, BeautifulSou
     page.close()
 
 
-def test_a_finished_lesson_is_remembered(pages: dict[Path, BeautifulSoup], browser: Any) -> None:
+def test_a_finished_lesson_is_remembered(pages: Pages, browser: Any) -> None:
     lesson = next(path for path in pages if path.parent.name == "lessons")
     context = browser.new_context()
     page = context.new_page()
@@ -177,9 +182,7 @@ def test_a_finished_lesson_is_remembered(pages: dict[Path, BeautifulSoup], brows
     context.close()
 
 
-def test_interactive_parts_work_by_keyboard_and_without_a_script(
-    pages: dict[Path, BeautifulSoup], browser: Any
-) -> None:
+def test_interactive_parts_work_by_keyboard_and_without_a_script(pages: Pages, browser: Any) -> None:
     plain = browser.new_context(java_script_enabled=False).new_page()
     scripted = browser.new_page()
     seen = 0
