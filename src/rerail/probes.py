@@ -34,6 +34,8 @@ def number(value: Any, what: str) -> float:
         Unusable: If it is none; `what` names it, as in "what `evaluate` returns".
     """
     try:
+        if isinstance(value, str):  # "0.5" is no number, whatever `float` makes of it
+            raise TypeError
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         raise Unusable(f"{what} must be one number, got {described(value)}") from None
