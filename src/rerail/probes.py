@@ -36,6 +36,7 @@ def number(value: Any, what: str) -> float:
     try:
         if isinstance(value, str):  # "0.5" is no number, whatever `float` makes of it
             raise TypeError
+        value = value.item() if isinstance(value, np.ndarray) else value
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         raise Unusable(f"{what} must be one number, got {described(value)}") from None
