@@ -81,9 +81,9 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
             f"`nonfinite` must return pairs (row number, field name), got {probes.described(found)}"
         ) from None
     return {
-        "named": np.array([cell in named for cell in _cells(batch["history"])], bool),
-        "strangers": len(named - set(_cells(batch["history"]))),
-        "changed": repr(history) != before,
+        "reported": np.array([cell in named for cell in _cells(batch["history"])], bool),
+        "reported_elsewhere": len(named - set(_cells(batch["history"]))),
+        "history_changed": repr(history) != before,
     }
 
 
@@ -99,13 +99,13 @@ def _bad(history: History) -> Flags:
 
 def check_history_is_left_as_it_is(run: Evidence) -> None:
     """the scan leaves the history as it is"""
-    if run.changed:
+    if run.history_changed:
         raise Failed("the scan changed the history: whoever reads it next sees another run")
 
 
 def check_every_bad_number_is_found(run: Evidence, batch: dict[str, Any]) -> None:
     """every number that is not finite is found, in every row and field"""
-    missed = _bad(batch["history"]) & ~run.named
+    missed = _bad(batch["history"]) & ~run.reported
     if missed.any():
         number, name = _cells(batch["history"])[int(np.argmax(missed))]
         raise Failed(
@@ -117,15 +117,15 @@ def check_every_bad_number_is_found(run: Evidence, batch: dict[str, Any]) -> Non
 
 def check_nothing_else_is_named(run: Evidence, batch: dict[str, Any]) -> None:
     """no finite number, no text, no truth value, and nothing that was not logged is named"""
-    wrong = ~_bad(batch["history"]) & run.named
+    wrong = ~_bad(batch["history"]) & run.reported
     if wrong.any():
         number, name = _cells(batch["history"])[int(np.argmax(wrong))]
         raise Failed(
             f"{wrong.sum()} values are named that are no faults, one of them in row {number}",
             show={f"row {number}, {name}": repr(batch["history"][number][name])},
         )
-    if run.strangers:
-        raise Failed(f"{run.strangers} of the pairs name a place where the history has no value")
+    if run.reported_elsewhere:
+        raise Failed(f"{run.reported_elsewhere} of the pairs name a place where the history has no value")
 
 
 FIELDS = """\

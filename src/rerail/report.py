@@ -162,9 +162,15 @@ class Report:
         return ["", *(f"      {name:<{width}}  {shown(value)}" for name, value in self.show.items()), ""]
 
     def _footer(self) -> str:
-        many = "" if len(self.findings) == 1 else "s"
-        checks = f"{len(self.findings)} check{many} on {self.cases} cases, " if self.findings and self.cases > 1 else ""
-        return f"{checks}{self.points} of {self.possible} points, isolation {self.level}, {self.seconds:.1f} s"
+        several = bool(self.findings) and self.cases > 1
+        checks = f"{counted(len(self.findings), 'check')} on {self.cases} cases, " if several else ""
+        points = f"{self.points} of {counted(self.possible, 'point')}"
+        return f"{checks}{points}, isolation {self.level}, {self.seconds:.1f} s"
+
+
+def counted(number: int, what: str) -> str:
+    """Write a number with its noun: "1 point", "2 points"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def shown(value: Any) -> str:

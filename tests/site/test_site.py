@@ -113,6 +113,12 @@ def test_titles_are_unique_and_the_footer_names_the_licences(pages: Pages) -> No
         assert "CC BY 4.0" in soup.get_text(), name
 
 
+def test_no_address_of_an_object_shows(pages: Pages) -> None:
+    """It would differ from build to build, and it means nothing to a reader."""
+    for name, _, soup in named(pages):
+        assert not re.search(r"\bat 0x[0-9a-f]{6,}", soup.get_text()), name
+
+
 def test_no_cell_failed_unless_it_was_meant_to(pages: Pages) -> None:
     for name, _, soup in named(pages):
         for output in soup.select("div.cell:not(.tag_raises-exception) .output.traceback"):

@@ -6,6 +6,7 @@ import click
 
 from rerail.cli.settings import Settings
 from rerail.course import Exercise
+from rerail.report import counted
 
 
 @click.command(name="show")
@@ -22,7 +23,7 @@ def show(settings: Settings, exercise: Exercise) -> None:
     path = str(workspace.path(exercise)) if workspace else exercise.path("exercises").name
     meta = exercise.meta
     settings.say(
-        f"{exercise.number} {exercise.name}   about {meta['MINUTES']} minutes, {meta['POINTS']} points\n"
+        f"{exercise.number} {exercise.name}   about {meta['MINUTES']} minutes, {counted(meta['POINTS'], 'point')}\n"
         f"{path}\n\n{exercise.brief}\n\n"
         f"  Look     rerail run {exercise.name}\n"
         f"  Judge    rerail check {exercise.name}",
