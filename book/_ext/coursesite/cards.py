@@ -136,7 +136,7 @@ class ExerciseList(SphinxDirective):
             self.env.note_dependency(str(exercise.path("exercises")))
         if not everything:
             return [nodes.paragraph(text="There is no exercise yet.")]
-        header = ("No.", "Name", "Symptom", "Lesson", "Layer", "Minutes", "Points", "Effort")
+        header = ("No.", "Name", "Symptom", "Lesson", "Minutes", "Points", "Effort")
         rows = [self.row(exercise) for exercise in everything]
         count, minutes = len(rows), sum(exercise.meta["MINUTES"] for exercise in everything)
         points = sum(exercise.meta["POINTS"] for exercise in everything)
@@ -148,7 +148,7 @@ class ExerciseList(SphinxDirective):
         card = LessonLink(kind="exercise", exercise=exercise.name, shown=exercise.title)
         lesson = LessonLink(kind="page", exercise=exercise.name, shown=exercise.lesson.replace("_", " "))
         meta = exercise.meta
-        texts = (meta["LAYER"], str(meta["MINUTES"]), str(meta["POINTS"]), difficulty(exercise))
+        texts = (str(meta["MINUTES"]), str(meta["POINTS"]), difficulty(exercise))
         return [
             [nodes.Text(exercise.number)],
             [nodes.literal(text=exercise.name)],
