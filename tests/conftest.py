@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from rerail.course import Exercise
 from rerail.engine import Engine, open_engine
 from rerail.grading import Grader, Submission
 from rerail.report import Report
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHIPPED = '''"""
 The mean is too large.
