@@ -22,7 +22,7 @@ _MODULE_BY_NAME = {
     "split_audit": "data", "reads_audit": "data", "fit_leak_test": "data",
     "check_loss_contract": "values", "check_values": "values",
     "overfit_batch": "tiny_batch",
-    "gradient_report": "gradient_path", "graph_growth": "gradient_path",
+    "gradient_report": "gradient_path", "graph_growth": "graph", "gradient_check": "gradient_check",
     "first_nonfinite": "nonfinite", "finite_guard": "nonfinite",
     "update_report": "update", "accumulation_check": "accumulation", "optimizer_audit": "update",
     "evaluation_guard": "evaluation", "evaluation_report": "evaluation", "metric_check": "evaluation",

@@ -132,6 +132,19 @@ def place_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return (f"{code.co_filename}:{code.co_firstlineno}",) if code is not None else ()
 
 
+def wide(thing: Any) -> Any:
+    """Return a batch or tensor with its floating point numbers as float64."""
+    if isinstance(thing, Tensor):
+        if thing.is_floating_point():
+            return thing.double()
+        return thing.to(torch.complex128) if thing.is_complex() else thing
+    if isinstance(thing, dict):
+        return {key: wide(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(wide(value) for value in thing) if type(thing) in (list, tuple) else thing
+    return thing
+
+
 def _output(model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], Any] | None) -> tuple[Any, Any, str]:
     if forward is not None:
         return forward(model, batch), _target(batch), "forward(model, batch)"

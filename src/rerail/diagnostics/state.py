@@ -101,7 +101,7 @@ def _kept_process() -> Callable[[], None]:
 
 def _kept_module(root: nn.Module) -> Callable[[], None]:
     tensors = [tensor for tensor in (*root.parameters(), *root.buffers()) if is_measurable(tensor)]
-    copies = [(tensor, _copied(tensor), tensor.requires_grad) for tensor in tensors]
+    copies = [(tensor, tensor.data, _copied(tensor), tensor.requires_grad) for tensor in tensors]
     gradients = [(tensor, tensor.grad, _copied(tensor.grad)) for tensor in tensors if tensor.is_leaf]
     modules = [(module, _plain_attributes(module), _tables(module)) for module in root.modules()]
 
@@ -113,8 +113,9 @@ def _kept_module(root: nn.Module) -> Callable[[], None]:
             for name, table in tables.items():
                 _refill(module.__dict__[name], table)
         with torch.no_grad():
-            for tensor, copy, requires in copies:
+            for tensor, storage, copy, requires in copies:
                 if copy is not None:
+                    tensor.data = storage  # where it lay: a cast or a resize had moved it
                     _put(tensor, copy)
                 if tensor.requires_grad is not requires and tensor.is_leaf:
                     tensor.requires_grad_(requires)
@@ -223,11 +224,10 @@ def _copied(tensor: Tensor | None) -> Tensor | None:
 def _put(tensor: Tensor, copy: Tensor) -> None:
     """Write values back where they were, unless they never moved: a write would raise the version of a saved tensor."""
     held = tensor.detach()
-    if held.is_sparse or held.shape != copy.shape or not _same(held, copy):
-        if held.is_sparse or held.shape != copy.shape:
-            tensor.data = copy.clone()
-        else:
-            held.copy_(copy)
+    if held.is_sparse or held.shape != copy.shape:
+        tensor.data = copy.clone()
+    elif not _same(held, copy):
+        held.copy_(copy)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
