@@ -20,7 +20,7 @@ _MODULE_BY_NAME = {
     "compare_steps": "comparison", "resume_check": "comparison", "load_report": "comparison",
     "run_report": "comparison",
     "split_audit": "data", "reads_audit": "data", "fit_leak_test": "data",
-    "check_loss_contract": "values", "check_values": "values",
+    "check_loss_contract": "loss_contract", "check_values": "values",
     "overfit_batch": "tiny_batch",
     "gradient_report": "gradient_path", "graph_growth": "graph", "gradient_check": "gradient_check",
     "first_nonfinite": "nonfinite", "finite_guard": "nonfinite",

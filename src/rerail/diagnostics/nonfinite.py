@@ -219,7 +219,7 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         given = [tensor for _, tensor in tensors((args, kwargs))]
         known = [self.origins.get(tensor) for tensor in given]
-        place = _user_place()
+        place = user_place()
         for tensor, origin in zip(given, known, strict=True):
             if origin is None and not self._is_finite(tensor):
                 maker = type(tensor.grad_fn).__name__ if tensor.grad_fn is not None else "an input"
@@ -466,7 +466,7 @@ def _where(origin: Origin) -> tuple[str, ...]:
     return (origin.place,) if origin.place else ()
 
 
-def _user_place() -> str:
+def user_place() -> str:
     """Return `file:line` of the innermost frame that is neither torch nor this module."""
     frame = sys._getframe(2)
     while frame is not None:
