@@ -25,7 +25,8 @@ _MODULE_BY_NAME = {
     "gradient_report": "gradient_path", "graph_growth": "graph", "gradient_check": "gradient_check",
     "first_nonfinite": "nonfinite", "finite_guard": "nonfinite",
     "update_report": "update", "accumulation_check": "accumulation", "optimizer_audit": "update",
-    "evaluation_guard": "evaluation", "evaluation_report": "evaluation", "metric_check": "evaluation",
+    "evaluation_guard": "evaluation", "evaluation_report": "evaluation",
+    "metric_check": "metrics", "reduction_check": "metrics",
     "checkup": "checkup", "Monitor": "monitor",
 }  # fmt: skip
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -59,9 +59,7 @@ def digest(*things: Any) -> str:
     hashed.update(repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), warnings.filters)).encode())
     hashed.update(repr(random.getstate()).encode())
     hashed.update(torch.get_rng_state().numpy().tobytes())
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        hashed.update(repr(numpy_random.get_state(legacy=False)).encode())
+    hashed.update(repr(numpy.random.get_state(legacy=False)).encode())
     return hashed.hexdigest()
 
 
@@ -81,8 +79,7 @@ def is_measurable(tensor: Tensor) -> bool:
 def _kept_process() -> Callable[[], None]:
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    numpy_random = sys.modules.get("numpy.random")
-    numpy_state = numpy_random.get_state() if numpy_random is not None else None
+    numpy_state = numpy.random.get_state()
     filters, recording = list(warnings.filters), torch.is_grad_enabled()
 
     def restore() -> None:
@@ -90,8 +87,7 @@ def _kept_process() -> Callable[[], None]:
         random.setstate(python_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
-        if numpy_random is not None and numpy_state is not None:
-            numpy_random.set_state(numpy_state)
+        numpy.random.set_state(numpy_state)
         if list(warnings.filters) != filters:
             warnings.filters[:] = filters  # type: ignore[index]
         torch.set_grad_enabled(recording)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ def _mixing(
         return []  # random in eval mode: not a question of rows
     facts["rows_moved_by_another"] = 0
     for row in (0, -1):
-        changed, rows = _changed(first, lambda tensor, row=row: _other_row(tensor, row))
+        changed, rows = _changed(first, functools.partial(_other_row, row=row))
         if changed is None or rows < 2 or before.shape[0] != rows:
             return []
         after = _run(model, changed, forward)
