@@ -19,7 +19,7 @@ _MODULE_BY_NAME = {
     "diagnose_history": "history", "read_history": "history",
     "compare_steps": "comparison", "resume_check": "comparison", "load_report": "comparison",
     "run_report": "comparison",
-    "split_audit": "data", "reads_audit": "data", "fit_leak_test": "data",
+    "split_audit": "data", "reads_audit": "reads", "fit_leak_test": "leak",
     "check_loss_contract": "loss_contract", "check_values": "values",
     "overfit_batch": "tiny_batch",
     "gradient_report": "gradient_path", "graph_growth": "graph", "gradient_check": "gradient_check",
