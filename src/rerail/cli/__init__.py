@@ -23,7 +23,7 @@ from rerail.course import CourseError
 
 COMMANDS = (
     "start", "next", "show", "run", "check", "watch", "hint", "solution", "reset", "undo", "list", "doctor",
-    "classroom", "dev",
+    "diagnose", "minify", "classroom", "dev",
 )  # fmt: skip
 HIDDEN = ("dev",)  # for authors
 

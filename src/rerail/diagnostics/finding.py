@@ -105,6 +105,7 @@ class Report:
         columns: The names of the columns of `rows`.
         rows: The full table, for `verbose()` and `plot()`: the first cell is a name.
         plotted: The column that `plot()` draws.
+        summary: A line under the first, where the status alone says too little.
     """
 
     check: str
@@ -113,6 +114,7 @@ class Report:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Value, ...], ...] = ()
     plotted: str = ""
+    summary: str = ""
 
     def __post_init__(self) -> None:
         """Order the findings, and make what they hold immutable."""
@@ -175,7 +177,7 @@ class Report:
 
     def __str__(self) -> str:
         """Return at most 15 lines: the first findings, or the facts where all is well."""
-        lines = [f"{self.check}: {self.status}"]
+        lines = [f"{self.check}: {self.status}", *_wrapped(self.summary)]
         if not self.findings:
             lines += _wrapped(", ".join(f"{name} {_shown(value)}" for name, value in self.facts.items()))
             return "\n".join(_cut(lines))
@@ -189,7 +191,7 @@ class Report:
 
     def verbose(self) -> str:
         """Return everything: all findings, all facts and the full table."""
-        lines = [f"{self.check}: {self.status}"]
+        lines = [f"{self.check}: {self.status}", *_wrapped(self.summary)]
         for finding in self.findings:
             lines += _described(finding, brief=False, every=True)
         lines += [f"  {name}: {_shown(value)}" for name, value in self.facts.items()]
@@ -277,13 +279,6 @@ def is_library(path: str) -> bool:
     """Return whether a source file belongs to an installed library and not to the user's own code."""
     slashes = path.replace("\\", "/")
     return slashes.startswith("<") or any(part in slashes for part in LIBRARY)
-
-
-def merged(check: str, reports: Iterable[Report]) -> Report:
-    """Return one report with the findings of several, and their facts under `check.name`."""
-    every = list(reports)
-    facts = {f"{report.check}.{name}": value for report in every for name, value in report.facts.items()}
-    return Report(check, tuple(finding for report in every for finding in report.findings), facts)
 
 
 def renamed(report: Report, check: str) -> Report:

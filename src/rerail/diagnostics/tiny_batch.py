@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from rerail.diagnostics.calling import call, named_parameters, tensors
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, not_applicable
 from rerail.diagnostics.loss_contract import is_distribution
+from rerail.diagnostics.modes import TRAINS_IN_EVAL, knows_modes
 from rerail.diagnostics.spying import LossSpy
 from rerail.diagnostics.state import untouched
 
@@ -47,12 +48,6 @@ GAP = Cause(
     refute="the running statistics had too few steps to follow",
     next="evaluate the same batch in both modes after every step",
     wrong_fixes=("removing the normalisation", "no eval() at all"),
-)
-TRAINS_IN_EVAL = Cause(
-    "tiny_batch.trains_in_eval_mode",
-    refute="dropout and batch statistics are meant to be off while it trains",
-    next="print `model.training` at the optimizer's step, and num_batches_tracked after an epoch",
-    wrong_fixes=("no_grad() instead of eval() in the validation", "removing batch norm", "more dropout"),
 )
 
 
@@ -247,7 +242,7 @@ def _why(
             says = (
                 f"the loss stops at {last:.4g}, and every row gets the same output (spread {spread:.2g} of {size:.2g})"
             )
-            return [ONE_OUTPUT.fault(says, spread=spread, last=last)]
+            return [ONE_OUTPUT.suspicious(says, spread=spread, last=last)]
     says = f"after {facts['steps']} steps the loss is {last:.4g}, from {first:.4g}"
     says += f", with a floor of {floor:.4g}" if floor is not None else ", and its floor is not known"
     return [STUCK.suspicious(says, first=first, last=last)]
@@ -322,15 +317,6 @@ def _quiet(model: nn.Module) -> None:
             module.eval()
         if isinstance(module, nn.RNNBase):
             module.dropout = 0.0
-
-
-def knows_modes(model: nn.Module) -> bool:
-    """Return whether any layer behaves differently in training: what has no dropout and no statistics does not."""
-    return any(
-        (isinstance(module, _DropoutNd) and module.p > 0)
-        or (isinstance(module, _NormBase) and module.running_mean is not None)
-        for module in model.modules()
-    )
 
 
 def _tracked(model: nn.Module) -> int:

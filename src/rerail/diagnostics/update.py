@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from rerail.diagnostics.calling import named_parameters, optimizer_parameters
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, told, unknown
+from rerail.diagnostics.modes import TRAINS_IN_EVAL, knows_modes
 from rerail.diagnostics.watching import SCALED, Step, StepWatch
 
 LARGE = 1.0  # update-to-weight ratio of all weight matrices: the step is longer than the weights themselves
@@ -373,6 +374,11 @@ def _frozen(model: nn.Module, watch: StepWatch, statistics: dict[str, tuple[_Nor
         largest = max(shifts.values())
         says = f"the running statistics of {len(shifted)} frozen normalisation layers moved, by up to {largest:.3g}"
         findings.append(FROZEN_NORM.suspicious(says, where=shifted, largest=largest))
+    if watch.modes and not any(watch.modes) and knows_modes(model):
+        says = (
+            f"{len(watch.modes)} backward passes ran with the model in eval mode: dropout and batch statistics were off"
+        )
+        findings.append(TRAINS_IN_EVAL.suspicious(says, in_eval=len(watch.modes)))
     asleep = [
         name for name, module in model.named_modules()
         if name and model.training and not module.training and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))

@@ -63,6 +63,7 @@ class StepWatch:
         clipped_after: The factors by which gradients were scaled after a step had used them.
         clips: `(place, norm, max_norm)` for each call that clips: place is "before backward", "scaled", "after step"
             or "in order".
+        modes: Whether the model was in train mode, at each backward pass.
         skipped: The number of steps that a scaler asked for and did not make: a gradient was not finite.
         extra: Names of parameters that the optimizer holds and the model does not.
         problem: Why the watch ended early, or "".
@@ -82,6 +83,7 @@ class StepWatch:
         self.cleared = 0
         self.clipped_after: list[float] = []
         self.clips: list[tuple[str, float, float]] = []
+        self.modes: list[bool] = []  # of the model, at each backward pass
         self.skipped = 0  # steps that a scaler asked for and did not make
         self.problem = ""
         self._undo: list[Callable[[], None]] = []
@@ -162,6 +164,7 @@ class StepWatch:
             self._backwards += 1
             self._unscaled = self._thrown_away = False
             self.events.append("backward")
+            self.modes.append(self.model.training)
         self._begun.add(name)
         held = self.parameters[name].grad
         if name in self._used:
