@@ -37,6 +37,8 @@ def cases(seed: int) -> list[dict[str, Any]]:
         {"history": [{"loss": -INF, "norm": 2, "ok": True}]},
         {"history": [{"a": 1e300, "b": -1e300, "c": 0, "d": 10**15, "e": -0.0, "note": "nan"} for _ in range(5)]},
         {"history": [{}, {"only": -INF}, {}, {"only": -INF}]},  # equal rows: their numbers are not
+        {"history": _named()},
+        {"history": _random(300, seed + 2)},
         {"history": []},
     ]
 
@@ -52,12 +54,19 @@ def _late() -> History:
 
 def _corners() -> History:
     """A bad number first and last, of each kind, beside what must be left alone."""
-    rows: History = [{"a": 1.0, "b": 2, "text": "inf", "flag": False, "none": None} for _ in range(6)]
+    rows: History = [{"step": 50 * i, "a": 1.0, "b": 2, "text": "inf", "flag": False, "none": None} for i in range(6)]
     rows[0] |= {"a": NAN, "b": -INF}
     rows[2] |= {"a": -INF, "extra": INF, "a text": "NaN"}
     rows[5] |= {"a": INF, "b": NAN, "extra": 1e307}
     del rows[3]["a"]
     return rows
+
+
+def _named() -> History:
+    """Names that a scan may take for something else; steps that are no row numbers; one row logged twice; a large int."""
+    row = {"step": 70, "twice": NAN}
+    names = ("", "_x", "note", "clipped", "epoch", "time", "lr", "global_step")
+    return [row, {"step": 50, "size": 10**300} | dict.fromkeys(names, INF), row, {"step": NAN, "a": -NAN}]
 
 
 def _random(count: int, seed: int) -> History:
@@ -73,9 +82,13 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
     history = batch["history"]
     before = repr(history)
+    saved = history[:]
+    history[:] = [{"other run": -INF} for _ in history]
+    script.nonfinite(history)  # an answer about another history of this length must not come back
+    history[:] = saved
     found = script.nonfinite(history)
     try:
-        named = {(int(row), str(name)) for row, name in found}
+        named = {(row, str(name)) for row, name in found}
     except (TypeError, ValueError):
         raise probes.Unusable(
             f"`nonfinite` must return pairs (row number, field name), got {probes.described(found)}"
@@ -110,7 +123,7 @@ def check_every_bad_number_is_found(run: Evidence, batch: dict[str, Any]) -> Non
         number, name = _cells(batch["history"])[int(np.argmax(missed))]
         raise Failed(
             f"{missed.sum()} of {_bad(batch['history']).sum()} numbers that are not finite are missed, "
-            f"one of them in row {number} of {len(batch['history'])}",
+            f"one of them in row {number} (the rows are 0 to {len(batch['history']) - 1})",
             show={f"row {number}, {name}": batch["history"][number][name]},
         )
 
@@ -121,7 +134,7 @@ def check_nothing_else_is_named(run: Evidence, batch: dict[str, Any]) -> None:
     if wrong.any():
         number, name = _cells(batch["history"])[int(np.argmax(wrong))]
         raise Failed(
-            f"{wrong.sum()} values are named that are no faults, one of them in row {number}",
+            f"what is named holds a place without a fault, in row {number} (of {wrong.sum()} such places)",
             show={f"row {number}, {name}": repr(batch["history"][number][name])},
         )
     if run.reported_elsewhere:
