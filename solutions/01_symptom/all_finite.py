@@ -14,7 +14,6 @@ a list of pairs (row number, field name), in any order, and leaves the history a
 number is the place in the list, from 0, whatever the row says of itself; a history may be empty.
 Graded: `nonfinite`. Run it: python exercises/01_symptom/all_finite.py
 """
-
 import math
 
 NAN = float("nan")

@@ -25,7 +25,7 @@ def command(settings: Settings, file: str) -> None:
     if settings.as_json:
         settings.say(short, signature=traceback_signature(text), traceback=short)
     else:  # as bytes: what is no traceback leaves as it came
-        click.get_binary_stream("stdout").write(short.encode("utf-8", "surrogateescape"))
+        click.echo(short.encode("utf-8", "surrogateescape"), nl=False)
 
 
 def _read(file: str) -> str:
