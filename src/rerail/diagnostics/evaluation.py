@@ -128,13 +128,14 @@ def evaluation_report(evaluate: Callable[[], object], model: nn.Module, *others:
         with watch:
             results.append(evaluate())
         first = _judged(watch)
-        for _ in range(repeats - 1):
+        for _ in range(repeats - 1):  # under the same watch: with it torch takes the same path through a layer
             for name, buffer in model.named_buffers():
                 if name in state:
                     buffer.data.copy_(state[name])
             for module, training in watch.modes.items():
                 module.training = training
-            results.append(evaluate())
+            with _Watch(model):
+                results.append(evaluate())
     numbers = [list(numbers_in(result)) for result in results]
     findings = list(first.findings)
     if not numbers[0]:
@@ -168,8 +169,8 @@ class _Watch(TorchFunctionMode):
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._handles.append(self.model.register_forward_pre_hook(self._entered))
         for module in self.modes:
+            self._handles.append(module.register_forward_pre_hook(self._entered))
             if (isinstance(module, _DropoutNd) and module.p > 0) or _has_statistics(module):
                 self._handles.append(module.register_forward_pre_hook(self._ran))
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -201,7 +202,7 @@ class _Watch(TorchFunctionMode):
         return bool(self.active) and any(isinstance(module, _DropoutNd) and module.training for module in self.modes)
 
     def _entered(self, module: nn.Module, _: Any) -> None:
-        self.root.append(module.training)
+        self.root.append(self.model.training)
         self.recorded.append(torch.is_grad_enabled())
         self.inference.append(torch.is_inference_mode_enabled())
 
@@ -235,7 +236,7 @@ def _judged(watch: _Watch) -> Report:
         findings.append(MODES.suspicious(says, where=changed, modules=len(changed)))
     facts = {
         "train_mode": any(watch.root), "gradients_recorded": any(watch.recorded),
-        "inference_mode": any(watch.inference), "forward_passes": len(watch.root), "buffers_changed": len(shifted),
+        "inference_mode": any(watch.inference), "module_calls": len(watch.root), "buffers_changed": len(shifted),
     }  # fmt: skip
     return Report("evaluation_guard", tuple(findings), facts)
 

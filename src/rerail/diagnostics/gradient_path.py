@@ -22,6 +22,7 @@ DEAD = 0.9  # share of the units that are 0 on the whole batch
 SATURATED = 0.9  # share of the outputs of a tanh or sigmoid where less than 2 % of the gradient passes
 ENOUGH = 16  # values of a unit in the batch, under which a unit that is 0 on all of them says little
 SAME = 1e-3  # relative difference of rows that differ by rounding only
+SCALES = ("weight", "scale", "gamma", "gain", "alpha")  # names of one-dimensional parameters that multiply
 CANCELLED = 1e-6  # of the norm of all gradients: what is smaller is a sum that cancels
 
 CUT_LOSS = Cause(
@@ -306,11 +307,8 @@ def _dead(activations: Activations) -> list[Finding]:
 
 def _zero(named: list[tuple[str, nn.Parameter]], kinds: dict[str, str]) -> list[Finding]:
     zero = [name for name, kind in kinds.items() if kind == "zero"]
-    blocked = any(
-        parameter.numel() > 1 and not bool(values(parameter).any()) for _, parameter in named if parameter.ndim > 1
-    )
-    gated = any(parameter.numel() == 1 and not bool(parameter.any()) for _, parameter in named)
-    if not zero or blocked or gated:  # a zero factor that is itself trained opens with the first step
+    factors = [p for name, p in named if p.ndim > 1 or p.numel() == 1 or name.rpartition(".")[2] in SCALES]
+    if not zero or any(not bool(values(factor).any()) for factor in factors):  # a factor of 0 opens with the first step
         return []
     says = f"{len(zero)} of {len(kinds)} parameters get a gradient that is exactly 0"
     return [ZERO.suspicious(says, where=zero, zero=len(zero))]

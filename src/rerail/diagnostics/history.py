@@ -102,8 +102,8 @@ def diagnose_history(
     is at most "suspicious". A validation loss below the training loss is no signal: dropout explains it.
 
     Args:
-        records: A list of mappings, one a row; a mapping of lists; or the path of a CSV, JSONL or JSON file, such as the
-            `metrics.csv` of Lightning or the saved `history.history` of Keras.
+        records: A list of mappings, one a row; a mapping of lists; or the path of a CSV, JSONL or JSON file, such as
+            the `metrics.csv` of Lightning or the saved `history.history` of Keras.
         direction: "min" or "max" by field, for numbers whose name does not say it; all losses are "min".
         classes: The number of classes, for the plateau at ln C.
         best: What was taken as the best row: `{"metric": name, "mode": "min" or "max", "epoch": number}`, and

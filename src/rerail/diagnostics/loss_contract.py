@@ -21,6 +21,18 @@ Kind = Literal["class indices", "probabilities", "labels", "scalars", "next toke
 ONE = 1e-3  # a sum that is 1: float16 softmax of 1000 classes is off by less
 ROWS = 8  # outputs under which "all in [0, 1]" is what logits may be by chance
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of perfect logits; label smoothing has its best between
+VIEWS = (
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Squeeze",
+    "Unsqueeze",
+    "Select",
+    "Slice",
+    "Transpose",
+    "Permute",
+    "Clone",
+)
 MOVED = 1e-6  # relative change of a loss that should not change at all: rounding of a sum in another order
 
 BROADCAST = Cause(
@@ -189,7 +201,7 @@ def check_loss_contract(
         if not findings and asked in ("class indices", "next token"):
             findings += _classes(ask, output, target, asked, ignore, mask, class_dim, facts)
         if ignore is not None or mask is not None:
-            findings += _ignored(loss_fn, output, target, ignore, mask)
+            findings += _ignored(loss_fn, output, target, ignore, mask, class_dim)
         if asked == "scalars":
             findings += _reach(made_by, target)
         if asked == "divergence" and not findings:
@@ -261,7 +273,8 @@ def _forms(spy: LossSpy, made_by: str, output: Tensor, target: Tensor, kind: str
         yield OVER_ROWS.fault("the columns of the output sum to 1, its rows do not", column_sum=1.0)
         return
     for call in spy.calls:
-        found = _form(call, made_by)
+        itself = isinstance(call.given.get("input"), Tensor) and call.given["input"].data_ptr() == output.data_ptr()
+        found = _form(call, made_by if itself else "")
         if found is not None:
             yield found
             return
@@ -307,7 +320,8 @@ def _form(call: LossCall, made_by: str) -> Finding | None:
         if bool((goal < 0).any()) or bool((goal > 1).any()):
             says = f"the labels run from {float(goal.min()):.4g} to {float(goal.max()):.4g}, not from 0 to 1"
             return RANGE.fault(says, where=where, smallest=float(goal.min()), largest=float(goal.max()))
-        if bool(((given >= 0) & (given <= 1)).all()) and (made_by in ("Sigmoid", "Softmax") or given.numel() >= ROWS):
+        unseen = made_by in ("", *VIEWS) and given.numel() >= ROWS  # what made the numbers is not known
+        if bool(((given >= 0) & (given <= 1)).all()) and (made_by in ("Sigmoid", "Softmax") or unseen):
             says = f"all {given.numel()} logits lie in [0, 1], {float(given.min()):.3f} to {float(given.max()):.3f}"
             sure = made_by in ("Sigmoid", "Softmax")
             says += f", and {made_by.lower()} made them" if sure else ", as if a sigmoid had been applied"
@@ -388,7 +402,12 @@ def _divergence(ask: Callable[..., float], output: Tensor, target: Tensor) -> li
 
 
 def _ignored(
-    loss_fn: Callable[..., Any], output: Tensor, target: Tensor, ignore: int | None, mask: Tensor | None
+    loss_fn: Callable[..., Any],
+    output: Tensor,
+    target: Tensor,
+    ignore: int | None,
+    mask: Tensor | None,
+    class_dim: int | None,
 ) -> list[Finding]:
     """Change what must not count, then append more of it."""
     counted = mask.bool() if mask is not None else torch.ne(target, -100 if ignore is None else ignore)
@@ -400,12 +419,18 @@ def _ignored(
     def ask(one: Tensor, two: Tensor, kept: Tensor) -> float:
         return float((loss_fn(one, two) if mask is None else loss_fn(one, two, kept)).double().mean())
 
-    before = ask(output, target, counted)
+    dim = _class_dim(output, target, class_dim) if target.ndim < output.ndim else output.ndim - 1
+    last = output.movedim(dim, -1)  # positions in front, as in the target
+
+    def again(one: Tensor, two: Tensor, kept: Tensor) -> float:
+        return ask(one.movedim(-1, dim), two, kept)
+
+    before = again(last, target, counted)
     where = ~counted
-    while where.ndim < output.ndim:
+    while where.ndim < last.ndim:
         where = where.unsqueeze(-1)
-    noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-    after = ask(torch.where(where, output + 3 * noise, output), target, counted)
+    noise = torch.randn(last.shape, generator=torch.Generator().manual_seed(0)).to(last)
+    after = again(torch.where(where, last + 3 * noise, last), target, counted)
     if abs(after - before) > MOVED * max(1.0, abs(before)) or math.isnan(after) != math.isnan(before):
         ignored = int((~counted).sum())
         says = (
@@ -415,10 +440,8 @@ def _ignored(
     if target.ndim < 2:
         return []
     blank = target[~counted][0].expand(target.shape[0], 1, *target.shape[2:])
-    longer = torch.cat([target, blank], 1)
-    longer_output = torch.cat([output, output[:, :1]], 1)
     longer_mask = torch.cat([counted, torch.zeros_like(counted[:, :1])], 1)
-    padded = ask(longer_output, longer, longer_mask)
+    padded = again(torch.cat([last, last[:, :1]], 1), torch.cat([target, blank], 1), longer_mask)
     if abs(padded - before) > MOVED * max(1.0, abs(before)):
         says = f"one more padded position a row moves the loss from {before:.6g} to {padded:.6g}: the mean counts it"
         return [PADDED_MEAN.fault(says, before=before, after=padded)]

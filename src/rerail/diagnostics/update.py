@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from rerail.diagnostics.calling import named_parameters, optimizer_parameters
-from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, told, unknown
+from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, renamed, told, unknown
 from rerail.diagnostics.modes import TRAINS_IN_EVAL, knows_modes
 from rerail.diagnostics.watching import SCALED, Step, StepWatch
 
@@ -174,7 +174,9 @@ class update_report:  # it reads as what it gives, like `torch.no_grad`
         if error is not None and not self._watch.steps:
             self.report = unknown("update_report", *told(error))
             return
-        self.report = judged(self._arguments[0], self._optimizers, self._watch, self._statistics)
+        self.report = renamed(
+            judged(self._arguments[0], self._optimizers, self._watch, self._statistics), "update_report"
+        )
 
 
 @answers
@@ -327,14 +329,13 @@ def _movement(watch: StepWatch, last: Step) -> list[Finding]:
     low: list[str] = []
     barely: list[str] = []
     still: list[str] = []
-    others = _whole_ratio(watch, last) or 0.0
     for name, rate in last.rates.items():
         gradient = last.gradient_norms[name]
         if not gradient or not math.isfinite(gradient) or rate == 0 or not watch.parameters[name].requires_grad:
             continue
         if watch.parameters[name].dtype in LOW and last.moved[name] < BARELY:
             (low if last.moved[name] == 0 else barely).append(name)
-        elif last.update_norms[name] == 0 and (others > SMALL or rate * gradient > SMALL * last.weight_norms[name]):
+        elif last.update_norms[name] == 0 and rate * gradient > SMALL * last.weight_norms[name]:  # else it rounds
             still.append(name)
     findings = []
     if low:
@@ -391,15 +392,13 @@ def _frozen(model: nn.Module, watch: StepWatch, statistics: dict[str, tuple[_Nor
 
 
 def _length(watch: StepWatch, last: Step) -> list[Finding]:
-    ratio = _whole_ratio(watch, last)
-    if ratio is None or not math.isfinite(ratio) or max(last.rates.values()) == 0 or last.norm == 0:
+    ratio = max((_whole_ratio(watch, step) or 0.0 for step in watch.steps), default=0.0)
+    if not math.isfinite(ratio) or max(last.rates.values()) == 0 or last.norm == 0:
         return []
     if ratio > LARGE:
         return [TOO_LARGE.suspicious(f"one step is {ratio:.3g} times as long as the weights", ratio=ratio)]
     if 0 < ratio < SMALL:
-        return [
-            TOO_SMALL.suspicious(f"one step is {ratio:.2g} of the weights: nothing would be seen to move", ratio=ratio)
-        ]
+        return [TOO_SMALL.suspicious(f"one step changes the weights by {ratio:.2g} of their length", ratio=ratio)]
     return []
 
 

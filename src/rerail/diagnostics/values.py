@@ -72,7 +72,10 @@ def check_values(
     if broken:
         findings.append(NOT_FINITE.fault(f"{len(broken)} inputs hold values that are not finite", where=broken))
     leading = {name: each.shape[0] for name, each in fields if each.ndim}
-    if len(set(leading.values())) > 1:
+    most = max(leading.values(), default=0)
+    if any(
+        most % count or count == 1 < most for count in leading.values() if count
+    ):  # a flattened target has a multiple
         says = f"the fields of the batch have {sorted(set(leading.values()))} rows"
         findings.append(LEADING.suspicious(says, where=list(leading)))
     facts: dict[str, Any] = {"rows": next(iter(leading.values()), None)}
@@ -103,7 +106,8 @@ def _mixing(
             return []
         near = torch.isclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True).reshape(rows, -1).all(1)
         moved = [each for each in range(rows) if not near[each] and each != row % rows]
-        if moved:
+        near_by = row == 0 and moved == list(range(1, len(moved) + 1))  # a recurrence that runs over the rows
+        if len(moved) == rows - 1 or (near_by and len(moved) > 1):  # a graph moves some, and is meant to
             facts["rows_moved_by_another"] = len(moved)
             says = (
                 f"a change of row {row % rows} moves the outputs of {len(moved)} of the {rows - 1} others, in eval mode"
