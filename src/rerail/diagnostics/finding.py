@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 import textwrap
@@ -237,12 +238,14 @@ Arguments = ParamSpec("Arguments")
 def answers(function: Callable[Arguments, Report]) -> Callable[Arguments, Report]:
     """Decorate a check so that it always answers: what it cannot measure becomes a report "unknown", never a stack.
 
-    An exception of the user's own code, called by the check, is told with its type, its message and its place. What a
-    caller does wrong (a `TypeError` for an unknown argument name) is raised by Python before the check runs.
+    An exception of the user's own code, called by the check, is told with its type, its message and its place.
     """
+
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Report:
+        signature.bind(*args, **kwargs)  # an argument that does not exist is an error of the caller, and raises
         try:
             return function(*args, **kwargs)
         except CannotAnswer as reason:
