@@ -240,7 +240,6 @@ def answers(function: Callable[Arguments, Report]) -> Callable[Arguments, Report
 
     An exception of the user's own code, called by the check, is told with its type, its message and its place.
     """
-
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""A monitor for a training loop: it looks at two steps in every `every`, and never stops the run."""
+"""A monitor for a training loop: it looks at a step or two in every `every`, and never stops the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rerail.diagnostics.gradient_path import NON_FINITE_LOSS
 from rerail.diagnostics.update import as_list, frozen_statistics, judged
 from rerail.diagnostics.watching import StepWatch
 
+PAIRS = 5  # every fifth sample watches two steps: whether gradients are cleared shows at the second
 PATIENCE = 64  # iterations without an optimizer step, after which a sample ends: the longest usual accumulation
 
 logger = logging.getLogger("rerail")
@@ -26,8 +27,8 @@ class Monitor:
     """Watch a training loop by samples, and keep what they show.
 
     Call `step(loss)` at the end of every iteration. Between samples it counts, and notes without waiting for the device
-    whether the loss was finite; a sample watches the iterations up to two optimizer steps with the hooks of
-    `update_report`. A finding is logged once, to the logger "rerail". A failure inside the monitor ends the monitoring
+    whether the loss was finite; a sample watches the iterations up to an optimizer step, in every fifth sample two, with
+    the hooks of `update_report`. A finding is logged once, to the logger "rerail". A failure inside the monitor ends the monitoring
     and is told in `report`; the run goes on.
 
     Args:
@@ -135,7 +136,8 @@ class Monitor:
             self._note(NON_FINITE_LOSS.fault(f"the loss is {value} in iteration {self.iterations}", loss=float(value)))
         if self._watch is not None:
             waited = self.iterations - self._begun
-            if len(self._watch.steps) >= 2 or waited >= PATIENCE or self._watch.problem:
+            wanted = 2 if len(self._rows) % PAIRS == 0 else 1
+            if len(self._watch.steps) >= wanted or waited >= PATIENCE or self._watch.problem:
                 self._end_sample(value)
         elif self._model is not None and self.iterations % self.every == 0:
             self._begin_sample()

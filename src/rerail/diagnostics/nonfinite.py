@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,7 +177,7 @@ def finite_guard(
     """
     looked = dict(_looked_at(model, loss, optimizer))
     with torch.no_grad():
-        if not looked or bool(torch.stack([_largest(tensor) for tensor in looked.values()]).isfinite().all()):
+        if _all_finite(looked):
             return
         broken = [name for name, tensor in looked.items() if not _finite(tensor)]
     if broken:
@@ -424,16 +424,15 @@ def _looked_at(
             )
 
 
-def _largest(tensor: Tensor) -> Tensor:
-    """Return the largest absolute value as a float32 scalar: nan and inf stay what they are, nothing overflows."""
-    held = values(tensor)
-    if not held.numel() or not (held.is_floating_point() or held.is_complex()):
-        return torch.zeros((), device=held.device)
-    return torch.linalg.vector_norm(held, math.inf).float() if held.dtype != torch.float64 else _narrow(held)
-
-
-def _narrow(held: Tensor) -> Tensor:
-    return torch.where(held.isfinite().all(), 0.0, math.nan).float()  # 1e300 is finite, and not in float32
+def _all_finite(looked: Mapping[str, Tensor]) -> bool:
+    """Return whether all values of all tensors are finite: by their largest, with one transfer for each dtype."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in looked.values():
+        held = values(tensor)
+        if held.numel() and (held.is_floating_point() or held.is_complex()):
+            by_dtype.setdefault(held.dtype, []).append(held)
+    largest = (torch.stack(torch._foreach_norm(group, math.inf)) for group in by_dtype.values())
+    return all(bool(each.isfinite().all()) for each in largest)
 
 
 def _finite(tensor: Tensor) -> bool:

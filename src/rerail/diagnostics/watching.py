@@ -22,6 +22,7 @@ from rerail.diagnostics.calling import named_parameters, optimizer_parameters
 from rerail.diagnostics.state import values
 
 SCALED = 1 - 1e-3  # a norm below this share of what it was, was scaled: rounding moves a float16 norm by 1e-3 at most
+NARROW = (torch.float16, torch.bfloat16)  # dtypes whose norms overflow or round
 ALIKE = 1e-2  # spread of the factors of all tensors under which they were scaled by one factor
 
 
@@ -262,25 +263,28 @@ class StepWatch:
 
     def _after_stepping(self) -> None:
         step = self.steps[-1]
-        for name, parameter in self.parameters.items():
-            before = self._before[name]
-            difference = values(parameter) - values(before) if before.shape == parameter.shape else values(parameter)
-            step.update_norms[name] = float(_norm(difference))
-            gradient = parameter.grad
-            live = values(gradient) != 0 if gradient is not None and not gradient.is_sparse else None
-            changed = difference != 0
-            if live is not None and live.shape == changed.shape:
-                step.moved[name] = float(changed[live].float().mean()) if bool(live.any()) else 0.0
-            else:
-                step.moved[name] = float(changed.any())
+        moved = [name for name, each in self.parameters.items() if each.dtype in NARROW]
+        difference = {name: self._difference(name) for name in self.parameters}
+        step.update_norms.update(_norms(difference))
+        step.moved.update({name: float(norm > 0) for name, norm in step.update_norms.items()})
+        for name in moved:  # where an update may be rounded away in a part of the elements
+            gradient = self.parameters[name].grad
+            if gradient is not None and not gradient.is_sparse and gradient.shape == difference[name].shape:
+                live = gradient != 0
+                step.moved[name] = float((difference[name] != 0)[live].float().mean()) if bool(live.any()) else 0.0
         self._before = {}
-        self._after_step = {
-            name: norm for name, norm in _norms(self._gradients()).items() if name in step.rates and norm > 0
-        }
+        if not step.closure:
+            norms = step.gradient_norms.items()
+            self._after_step = {name: norm for name, norm in norms if norm is not None and norm > 0}
         self._used = {name for name, norm in step.gradient_norms.items() if norm}
         self._scaling = self._thrown_away = False
         self._forget()
         self.events.append("step")
+
+    def _difference(self, name: str) -> Tensor:
+        """Return the change of a parameter but for its sign, in the memory of its copy."""
+        before, now = self._before[name], values(self.parameters[name])
+        return before.sub_(now) if before.shape == now.shape and before.dtype == now.dtype else now
 
     def _gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self.parameters.items() if p.is_leaf and p.grad is not None}
@@ -301,15 +305,29 @@ class StepWatch:
 
 
 def _norm(tensor: Tensor) -> Tensor:
+    """Return the norm of a tensor of any kind, as a scalar that no overflow of its own dtype has made infinite."""
     held = values(tensor)
-    if not (held.is_floating_point() or held.is_complex()):
+    if held.dtype in NARROW:
+        held = held.float()
+    elif not (held.is_floating_point() or held.is_complex()):
         held = held.double()
-    wide = torch.complex128 if held.is_complex() else torch.float64  # a float16 norm overflows at 65504
-    norm: Tensor = torch.linalg.vector_norm(held, dtype=wide)
-    return norm.real
+    norm: Tensor = torch.linalg.vector_norm(held)
+    return norm.real.double()
 
 
 def _norms(tensors: dict[str, Tensor]) -> dict[str, float]:
-    if not tensors:
+    """Return the norms of many tensors with one transfer from the device."""
+    plain = {
+        name for name, tensor in tensors.items() if tensor.layout == torch.strided and tensor.dtype == torch.float32
+    }
+    together = torch._foreach_norm([tensors[name].detach() for name in plain]) if plain else ()
+    norms = dict(zip(plain, together, strict=True))
+    norms |= {name: _norm(tensor) for name, tensor in tensors.items() if name not in plain}
+    if not norms:
         return {}
-    return dict(zip(tensors, torch.stack([_norm(tensor).cpu() for tensor in tensors.values()]).tolist(), strict=True))
+    numbers = torch.stack([norms[name].double().cpu() for name in tensors]).tolist()
+    found = dict(zip(tensors, numbers, strict=True))
+    for name in plain:  # squares of more than 1e19 overflow a float32
+        if math.isinf(found[name]):
+            found[name] = float(torch.linalg.vector_norm(tensors[name].detach().double()))
+    return found
