@@ -3,32 +3,56 @@
 from __future__ import annotations
 
 import csv
+import decimal
 import itertools
 import json
 import math
+import numbers
+import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers
+from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, unknown
 
-TRAIN = ("train_loss", "training_loss", "loss", "train/loss", "loss/train", "train_loss_epoch")
-VALIDATION = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "val/loss", "loss/val", "test_loss")
-NORM = ("gradient_norm", "grad_norm", "unclipped_norm", "grad/norm", "gradient norm")
-RATE = ("learning_rate", "lr", "rate", "lr-sgd", "lr-adam", "lr-adamw")
-PLACE = ("epoch", "step", "global_step", "iteration", "batch")
+# Names as `_plain_name` gives them: "train/loss", "Train loss" and "train-loss" are all train_loss. The first counts.
+ROLES = {
+    "train": ("train_loss", "training_loss", "train_loss_epoch", "loss", "loss_train", "loss_training", "loss_epoch",
+              "train_loss_step", "loss_step"),
+    "validation": ("validation_loss", "val_loss", "valid_loss", "eval_loss", "dev_loss", "loss_validation", "loss_val",
+                   "loss_valid", "loss_eval", "validation_loss_epoch", "val_loss_epoch", "valid_loss_epoch",
+                   "eval_loss_epoch", "test_loss"),
+    "gradient_norm": ("gradient_norm", "grad_norm", "unclipped_norm", "total_norm", "grad_2_0_norm_total"),
+    "rate": ("learning_rate", "lr", "rate"),
+    "epoch": ("epoch", "epochs"),
+    "step": ("step", "global_step", "iteration", "iter", "batch"),
+}  # fmt: skip
+PLACE = (*ROLES["epoch"], *ROLES["step"])  # where a row stands, not what was measured
+SMALL = {"loss", "error", "mse", "mae", "rmse", "perplexity", "ppl", "wer", "cer", "fid", "nll", "bce"}
+LARGE = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "dice", "bleu", "rouge", "recall", "precision", "r2",
+         "psnr", "ssim", "return", "reward"}  # fmt: skip
+CERTAIN = {"loss", "accuracy", "acc"}  # a name with one of these has one direction; the others are said with a doubt
 
+TREND = 3  # rows, below which nothing is called a trend
+SHORT = 5  # rows, up to which there is no noise to compare a rise with, and only a large one counts
+RISE, LARGE_RISE = 0.05, 0.3  # share of the best validation loss by which it must have risen; in a short history
+RECOVERED = 1.5  # times the largest rise that the same run has recovered from
 GROWTH = 30.0  # of the gradient norm over the median of its first quarter; healthy spikes of single steps stay below
-RISES = 3.0  # times the noise of the series, by which it must end above its best
-FLAT = 1e-3  # relative range of the last half of a series that no longer moves
-AT_CHANCE = 0.02  # relative distance from ln C
-COLLAPSED = 1e-3  # share of its first value that a rate has left after one epoch
+STILL = 3.0  # times its own middle, that a growing norm has at its end: a norm that rose once and stays is no growth
+FLAT = 0.02  # range of the last half of a series that no longer moves, relative to its level
+AT_CHANCE = 0.01  # relative distance from ln C, where C is told
+NEAR_LOG = 2e-3  # distance from ln C, where C is not told; the logarithms of neighbours are 1/C apart
+COMMON = (1000, 10_000, 21_841, 30_522, 32_000, 50_257, 50_265, 50_304, 65_024, 100_000)  # classes, or words
+COLLAPSED = 1e-3  # share of its largest value that a rate has left after one epoch
 EXPLODED = 10.0  # of the last loss over the first, for a loss that is positive
+TURNED = 30.0  # of the last loss over the least, for one that fell first
+
+COLUMNS = ("field", "rows", "first", "last", "least", "largest", "not finite")
 
 NOT_FINITE = Cause(
     "values.non_finite_history",
-    refute="the field is meant to be empty there, and nan stands for that",
+    refute="nan stands for an empty cell there, as a data frame writes it",
     next="replay the first of these rows: rerail.first_nonfinite(step, model, optimizer)",
     wrong_fixes=("skipping the row", "plotting without it"),
 )
@@ -40,13 +64,13 @@ OVERFIT = Cause(
 )
 GROWING = Cause(
     "update.growing_gradient_norm",
-    refute="the loss is a sum over longer and longer batches",
+    refute="the loss is a sum over longer and longer batches, or the run starts where its gradient is almost zero",
     next="log the unclipped norm by layer, and find the first layer in which it grows",
     wrong_fixes=("clipping, and leaving it at that", "a threshold of 100, whatever the scale of the loss"),
 )
 CHANCE = Cause(
     "tiny_batch.plateau_at_chance",
-    refute="the labels are random, or the inputs say nothing about them",
+    refute="the labels are random, the inputs say nothing about them, or the loss is an adversary's, at its equilibrium",
     next="rerail.gradient_report on one batch: is the gradient of the first layer alive, are its rows different?",
     wrong_fixes=("a larger rate", "more epochs"),
 )
@@ -70,8 +94,8 @@ DIVERGING = Cause(
 )
 DIRECTION = Cause(
     "evaluation.best_epoch_by_wrong_direction",
-    refute="the metric is one that should be as large as possible",
-    next="derive the mode from the metric: a loss is minimised",
+    refute="the name of the metric misleads: `direction` says which way it should go",
+    next="derive the mode from the metric: a loss is minimised, an accuracy maximised",
     wrong_fixes=("keeping all and choosing by eye", "monitoring the training loss"),
 )
 COLLAPSE = Cause(
@@ -79,6 +103,12 @@ COLLAPSE = Cause(
     refute="the schedule is meant to end that early",
     next="count the calls of `scheduler.step()` in an epoch, and the unit of its settings",
     wrong_fixes=("a larger first rate", "no scheduler"),
+)
+OTHER_METRIC = Cause(
+    "evaluation.stopped_on_another_metric",
+    refute="both metrics are best in the same row, or the weights of the last row are the ones that are used",
+    next="give stopping and checkpoint the same metric and mode, and say which weights are returned",
+    wrong_fixes=("a longer patience",),
 )
 REPEATED = Cause(
     "evaluation.validation_does_not_move",
@@ -98,53 +128,63 @@ def diagnose_history(
 ) -> Report:
     """Read the history of a run: every number that is not finite, and the signals that a curve can give.
 
-    A curve shows that something is so, and hardly ever why: apart from numbers that are not finite, all that it shows
-    is at most "suspicious". A validation loss below the training loss is no signal: dropout explains it.
+    A curve shows that something is so, and hardly ever why: apart from numbers that are not finite, and from a best
+    row chosen the wrong way round, all that it shows is at most "suspicious". A validation loss below the training
+    loss is no signal: dropout explains it. Signals are ratios of the run's own numbers, never a fixed size; two rows
+    are no trend.
 
     Args:
-        records: A list of mappings, one a row; a mapping of lists; or the path of a CSV, JSONL or JSON file, such as
-            the `metrics.csv` of Lightning or the saved `history.history` of Keras.
+        records: A list of mappings, one a row; a mapping of lists; a data frame; or the path of a CSV, JSONL or JSON
+            file, such as the `metrics.csv` of Lightning or the saved `history.history` of Keras. Rows count from 0,
+            in a file after rows of one epoch are joined. In a data frame nan is an empty cell as well: it counts
+            where no value follows and no other kind of row explains it.
         direction: "min" or "max" by field, for numbers whose name does not say it; all losses are "min".
         classes: The number of classes, for the plateau at ln C.
         best: What was taken as the best row: `{"metric": name, "mode": "min" or "max", "epoch": number}`, and
-            "stopped_on" if the training was stopped by another metric.
+            "stopped_on" if the training was stopped by another metric. The number is a value of the field "epoch",
+            or a row where there is no such field.
 
     Returns:
-        A report; `facts` say which field was read as what.
+        A report; `facts` say which field was read as what, the table has a row for each field.
+
+    Source:
+        Equal scores for C classes cost ln C under cross entropy. Cross entropy applied to probabilities cannot fall
+        below ln(e + C - 1) - 1: the probabilities of a perfect answer are 1 and 0.
 
     Example:
         ```python
         print(rerail.diagnose_history("logs/version_3/metrics.csv", classes=10))
         ```
     """
-    rows = read_history(records) if isinstance(records, (str, Path)) else _rows(records)
-    if not rows:
+    ways, wanted = _ways(direction), _count(classes)
+    chosen = _mapping(best, "best", 'such as {"metric": "val_loss", "mode": "min", "epoch": 3}')
+    rows = _read(records) if isinstance(records, (str, Path)) else _rows(records)
+    if not any(rows):
         raise CannotAnswer("the history has no rows")
-    fields = {name: [_number(row.get(name)) for row in rows] for name in _numeric_fields(rows)}
+    fields = _fields(rows)
     if not fields:
         raise CannotAnswer(f"the history has {len(rows)} rows and no number in them")
-    roles = {role: _named(fields, names) for role, names in _ROLES.items()}
-    facts: dict[str, Any] = {"rows": len(rows), **{role: name for role, name in roles.items() if name}}
-    findings = [*_not_finite(fields)]
-    series = {role: _finite(fields[name]) for role, name in roles.items() if name}
-    raised = {name for name, way in (direction or {}).items() if way == "max"}
-    losses = {
-        role: numbers
-        for role, numbers in series.items()
-        if role in ("train", "validation") and roles[role] not in raised
-    }
-    findings += _losses(losses, classes)
-    findings += _norms(series.get("gradient_norm", []))
-    findings += _rates(rows, fields, roles)
-    findings += _best(fields, best, direction or {})
-    return Report("diagnose_history", tuple(findings), facts)
+    roles = _found_roles(fields)
+    empty = _empty_cells(fields)
+    frame = hasattr(records, "to_dict") and not isinstance(records, Mapping)
+    findings = [*_not_finite(fields, roles, _blank_in_frame(fields, empty) if frame else set(), empty, frame)]
+    series = {role: _finite(fields[name]) for role, name in roles.items()}
+    losses = {role: series.get(role, []) for role in ("train", "validation") if ways.get(roles.get(role, "")) != "max"}
+    findings += _losses(losses.get("train", []), losses.get("validation", []), wanted)
+    findings += _norms([number for _, number in series.get("gradient_norm", [])])
+    findings += _rates(fields, roles, len(rows))
+    findings += _best(fields, roles, chosen, ways)
+    return Report("diagnose_history", tuple(findings), _facts(rows, roles, series), COLUMNS, tuple(_table(fields)))
 
 
 def read_history(path: str | Path) -> list[dict[str, Any]]:
     """Read a history from a CSV, JSONL or JSON file; rows of one epoch are joined.
 
+    Training and validation values of one epoch often stand on rows of their own, with empty cells. Such a row is added
+    to the last row of its epoch (of its step, where there is no epoch), unless the two hold the same field.
+
     Args:
-        path: The file. A JSON file holds a list of rows, or a mapping of lists.
+        path: The file. A JSON file holds a list of rows, or a mapping of lists, also under "history" or "log_history".
 
     Returns:
         One mapping a row; an empty cell is left out.
@@ -152,6 +192,12 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         OSError: If the file cannot be read.
         ValueError: If it holds no history; the message names the line.
+
+    Example:
+        ```python
+        rows = rerail.read_history("lightning_logs/version_0/metrics.csv")
+        rows[-1]["val_loss"]
+        ```
     """
     text = Path(path).read_text("utf-8", errors="replace").lstrip("\ufeff")
     if "\0" in text:
@@ -165,9 +211,12 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
         table = csv.Sniffer().sniff("\n".join(lines[:5]), ",;\t").delimiter
     except csv.Error:
         table = ","
-    rows = list(csv.DictReader(lines, delimiter=table))
+    try:
+        rows = list(csv.DictReader(lines, delimiter=table, skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"it is no table: {error}; expected a CSV with a line of names") from None
     cleaned = [
-        {name: _cell(value) for name, value in row.items() if name and isinstance(value, str) and value.strip()}
+        {name.strip(): _cell(value) for name, value in row.items() if name and isinstance(value, str) and value.strip()}
         for row in rows
     ]
     if not any(isinstance(value, float) for row in cleaned for value in row.values()):
@@ -175,9 +224,46 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
     return _joined(cleaned)
 
 
+def _read(path: str | Path) -> list[dict[str, Any]]:
+    try:
+        return read_history(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise CannotAnswer(f"{str(path)!r} was not read as a history: {reason}")
+
+
+def _ways(direction: Any) -> dict[str, str]:
+    ways = _mapping(direction, "direction", 'such as {"val_return": "max"}')
+    for name, way in ways.items():
+        if way not in ("min", "max"):
+            raise CannotAnswer(f'the direction of {name!r} is {way!r}: give "min" or "max"')
+    return ways
+
+
+def _mapping(given: Any, name: str, example: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise CannotAnswer(f"`{name}` must be a mapping {example}, got {type(given).__name__}")
+    return {str(key): value for key, value in given.items()}
+
+
+def _count(classes: Any) -> int | None:
+    if classes is None:
+        return None
+    number = _number(classes)
+    if number is None or not number.is_integer() or number < 1:
+        raise CannotAnswer(f"`classes` must be a whole number of classes, got {classes!r}")
+    return int(number) if number > 1 else None  # one class has no chance level: its cross entropy is always 0
+
+
 def _json(text: str) -> list[dict[str, Any]]:
     try:
         held = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply for a history") from None
     except ValueError:
         held = []
         for number, line in enumerate(text.splitlines(), 1):
@@ -185,20 +271,21 @@ def _json(text: str) -> list[dict[str, Any]]:
                 continue
             try:
                 held.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise ValueError(f"line {number} is no JSON: {line.strip()[:60]!r}") from None
     return _rows(held)
 
 
 def _rows(records: Any) -> list[dict[str, Any]]:
-    """Return any form of a history as rows."""
+    """Return any form of a history as rows; one that is no mapping stays, empty, so that the others keep their number."""
     if isinstance(records, Mapping):
-        if isinstance(records.get("history"), (list, Mapping)):
-            return _rows(records["history"])
+        for name in ("history", "log_history"):  # what Keras saves, what the trainer of transformers saves
+            if isinstance(records.get(name), (list, Mapping)):
+                return _rows(records[name])
         columns = {
             str(name): list(value)
             for name, value in records.items()
-            if isinstance(value, (list, tuple)) or hasattr(value, "tolist")
+            if isinstance(value, (list, tuple)) or (hasattr(value, "tolist") and getattr(value, "ndim", 1))
         }
         if not columns:
             return [{str(name): value for name, value in records.items()}] if records else []
@@ -209,22 +296,35 @@ def _rows(records: Any) -> list[dict[str, Any]]:
     if hasattr(records, "history"):  # what `fit` of Keras returns
         return _rows(records.history)
     if isinstance(records, Iterable) and not isinstance(records, (str, bytes)):
-        return [{str(name): value for name, value in row.items()} for row in records if isinstance(row, Mapping)]
+        return [
+            {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {} for row in records
+        ]
     raise CannotAnswer(f"a history is a list of mappings, a mapping of lists or a file, got {type(records).__name__}")
 
 
 def _joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the rows of one step or epoch that hold different fields, as loggers write them."""
+    """Join the rows of one epoch that hold different fields, as loggers write them."""
     joined: list[dict[str, Any]] = []
+    last: dict[tuple[str, Any], int] = {}  # row in `joined` by epoch
     for row in rows:
-        names = {name for name in row if name.lower() not in PLACE}
-        last = joined[-1] if joined else {}
-        same = [name for name in row if name.lower() == "epoch" and last.get(name) == row[name]]
-        if same and not names & set(last):
-            joined[-1] = {**last, **row}
-        else:
-            joined.append(dict(row))
+        keys = {_plain_name(name): value for name, value in row.items() if isinstance(value, (int, float, str))}
+        place = next(((name, keys[name]) for name in PLACE if name in keys), None)
+        at = last.get(place) if place is not None else None
+        if at is not None and not _measured(row) & _measured(joined[at]):
+            joined[at] = {**joined[at], **row}
+            continue
+        if place is not None:
+            last[place] = len(joined)
+        joined.append(dict(row))
     return joined
+
+
+def _measured(row: Mapping[str, Any]) -> set[str]:
+    return {name for name in row if _plain_name(name) not in PLACE}
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def _cell(text: str) -> Any:
@@ -235,186 +335,331 @@ def _cell(text: str) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, also of NumPy or torch; None for what is none: a truth value, a text, a missing one."""
+    """Return a number, also of NumPy, torch or TensorFlow; None for a truth value, a text, a missing one."""
     if isinstance(value, bool) or value is None or isinstance(value, (str, bytes)):
         return None
-    if isinstance(value, int):
+    if isinstance(value, (numbers.Real, decimal.Decimal)):
         try:
             return float(value)
-        except OverflowError:
+        except (OverflowError, ValueError):
             return None
-    if isinstance(value, float):
-        return value
     dtype = str(getattr(value, "dtype", ""))
-    if dtype and "bool" not in dtype and "complex" not in dtype and hasattr(value, "item"):
-        try:
-            return float(value.item())
-        except (ValueError, TypeError, RuntimeError):
-            return None
-    return None
+    if not dtype or "bool" in dtype or "complex" in dtype:
+        return None
+    try:
+        return float(value.item() if hasattr(value, "item") else value.numpy())
+    except (AttributeError, ValueError, TypeError, RuntimeError, OverflowError):
+        return None  # several numbers, or none
 
 
-def _numeric_fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(_number(row.get(name)) is not None for row in rows)]
+def _fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Return the numbers of each field; a text counts where it names a number in a field that has others: "nan"."""
+    fields: dict[str, list[float | None]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        column = [_number(row.get(name)) for row in rows]
+        if all(number is None for number in column):
+            continue
+        for row, held in enumerate(rows):
+            if isinstance(held.get(name), str) and isinstance(number := _cell(held[name]), float):
+                column[row] = number
+        fields[name] = column
+    return fields
 
 
-_ROLES = {"train": TRAIN, "validation": VALIDATION, "gradient_norm": NORM, "rate": RATE, "epoch": ("epoch",)}
+def _found_roles(fields: Iterable[str]) -> dict[str, str]:
+    """Return the name of the field by its role."""
+    plain: dict[str, str] = {}
+    for name in fields:
+        plain.setdefault(_plain_name(name), name)
+    roles = {}
+    for role, names in ROLES.items():
+        found = next((plain[name] for name in names if name in plain), None)
+        if found is None and role == "rate":  # `LearningRateMonitor` appends the name of the optimizer
+            found = next((name for short, name in plain.items() if short.startswith(("lr_", "learning_rate_"))), None)
+        if found is not None:
+            roles[role] = found
+    return roles
 
 
-def _named(fields: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    lower = {name.lower(): name for name in fields}
-    return next((lower[name] for name in names if name in lower), None)
+def _finite(column: Sequence[float | None]) -> list[tuple[int, float]]:
+    return [(row, number) for row, number in enumerate(column) if number is not None and math.isfinite(number)]
 
 
-def _finite(numbers: list[float | None]) -> list[float]:
-    return [number for number in numbers if number is not None and math.isfinite(number)]
+def _facts(
+    rows: Sequence[Any], roles: Mapping[str, str], series: Mapping[str, list[tuple[int, float]]]
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {"rows": len(rows), **roles}
+    for role in ("train", "validation"):
+        if numbers_of := series.get(role):
+            facts[f"{role}_first"], facts[f"{role}_last"] = numbers_of[0][1], numbers_of[-1][1]
+    if series.get("validation"):
+        facts["validation_least_in_row"] = min(series["validation"], key=lambda each: each[1])[0]
+    if len(rows) < TREND:
+        facts["trends"] = f"not judged: {TREND} rows are the least"
+    return facts
 
 
-def _not_finite(fields: Mapping[str, list[float | None]]) -> list[Finding]:
+def _table(fields: Mapping[str, list[float | None]]) -> Iterator[tuple[Any, ...]]:
+    for name, column in fields.items():
+        held = [number for number in column if number is not None]
+        finite = [number for number in held if math.isfinite(number)]
+        ends = (finite[0], finite[-1], min(finite), max(finite)) if finite else (None,) * 4
+        yield (name, len(held), *ends, len(held) - len(finite))
+
+
+def _empty_cells(fields: Mapping[str, list[float | None]]) -> set[tuple[int, str]]:
+    """Return the nan cells of rows of another kind: two fields are never numbers in one row, each is nan in the other's.
+
+    That is how a data frame holds the rows of a logger that writes training and validation values apart.
+    """
+    measured = [name for name in fields if _plain_name(name) not in PLACE]
+    empty = {name: {row for row, number in enumerate(fields[name]) if number != number} for name in measured}
+    finite = {name: {row for row, _ in _finite(fields[name])} for name in measured}
+    sparse = [name for name in measured if empty[name] and finite[name]]
+    return {
+        (row, one)
+        for one in sparse
+        for other in sparse
+        if one != other and finite[one] <= empty[other] and finite[other] <= empty[one]
+        for row in finite[other]
+    }
+
+
+def _blank_in_frame(fields: Mapping[str, list[float | None]], empty: set[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return the nan cells of a data frame that say nothing: of another kind of row, or with a value after them."""
+    blank = set(empty)
+    for name, column in fields.items():
+        last = max((row for row, _ in _finite(column)), default=-1)
+        runs = [len(list(run)) for nan, run in itertools.groupby(column[: last + 1], lambda each: each != each) if nan]
+        tail = len(column) - 1 - last
+        end = len(column) if last >= 0 and tail <= max(runs, default=0) else last
+        blank |= {(row, name) for row in range(max(end, 0)) if column[row] != column[row]}
+    return blank
+
+
+def _not_finite(
+    fields: Mapping[str, list[float | None]],
+    roles: Mapping[str, str],
+    blank: set[tuple[int, str]],
+    empty: set[tuple[int, str]],
+    frame: bool,
+) -> Iterator[Finding]:
     broken = [
         (row, name, number)
-        for name, numbers in fields.items()
-        for row, number in enumerate(numbers)
-        if number is not None and not math.isfinite(number)
+        for name, column in fields.items()
+        for row, number in enumerate(column)
+        if number is not None and not math.isfinite(number) and (row, name) not in blank
     ]
-    if not broken:
-        return []
     broken.sort(key=lambda each: each[0])
+    sure = [each for each in broken if each[2] == each[2] or not (frame or each[:2] in empty)]
+    if not broken:
+        return
     row, name, number = broken[0]
-    says = f"{len(broken)} numbers are not finite; the first is {name} = {number} in row {row}"
+    epoch = fields[roles["epoch"]][row] if "epoch" in roles else None
+    at = f"row {row}" if epoch is None or not math.isfinite(epoch) else f"row {row} ({roles['epoch']} {epoch:g})"
+    many = "1 number is" if len(broken) == 1 else f"{len(broken)} numbers are"
+    says = f"{many} not finite; the first is {name} = {number} in {at}"
+    says += "" if sure else "; a data frame writes an empty cell as nan, too"
     where = [f"row {row}, {name}" for row, name, _ in broken]
-    return [NOT_FINITE.fault(says, where=where, first_row=row, first_field=name, numbers=len(broken))]
+    find = NOT_FINITE.fault if sure else NOT_FINITE.suspicious
+    yield find(says, where=where, first_row=row, first_field=name, numbers=len(broken))
 
 
-def _losses(losses: Mapping[str, list[float]], classes: int | None) -> list[Finding]:
-    train, validation = losses.get("train", []), losses.get("validation", [])
-    findings = [*_overfit(train, validation)]
-    if len(train) >= 5:
-        findings += _stuck(train, classes)
-        findings += _diverging(train)
-    if len(validation) >= 5 and len(set(validation)) == 1 and len(set(train)) > 2 and validation[0] != 0:
-        says = (
-            f"the validation loss is {validation[0]:.6g} in all {len(validation)} rows, while the training loss moves"
-        )
-        findings.append(REPEATED.suspicious(says))
-    return findings
+def _losses(
+    train: list[tuple[int, float]], validation: list[tuple[int, float]], classes: int | None
+) -> Iterator[Finding]:
+    yield from _overfit(train, validation)
+    losses, held_out = [number for _, number in train], [number for _, number in validation]
+    if len(losses) >= SHORT:
+        yield from _stuck(losses, classes)
+        yield from _diverging(losses)
+    if len(held_out) >= SHORT and len(set(held_out)) == 1 and len(set(losses)) > 2 and held_out[0] != 0:
+        says = f"the validation loss is {held_out[0]:.6g} in all {len(held_out)} rows, while the training loss moves"
+        yield REPEATED.suspicious(says)
 
 
-def _overfit(train: list[float], validation: list[float]) -> list[Finding]:
-    """See train fall while validation rises: since its best row, by more than it scatters."""
-    if len(train) < 3 or len(validation) < 3:
-        return []
-    best = min(range(len(validation)), key=validation.__getitem__)
-    rise = validation[-1] - validation[best]
-    part = best * len(train) // len(validation)
-    falls = statistics.fmean(train[-max(1, len(train) // 5) :]) < train[min(part, len(train) - 1)]
-    if best == len(validation) - 1 or not falls:
-        return []
-    noise = _noise(validation[: best + 1]) if best >= 3 else 0.0
-    least = max(RISES * noise, 0.05 * abs(validation[best]))
-    if len(validation) > 5 and (len(validation) - 1 - best < 2 or min(validation[-2:]) - validation[best] <= least):
-        return []  # one row is no trend
-    if rise <= least:
-        return []
-    says = f"the training loss falls to {train[-1]:.4g}, the validation loss rises "
-    says += f"from {validation[best]:.4g} (row {best}) to {validation[-1]:.4g}"
-    return [OVERFIT.suspicious(says, best_row=best, rise=rise)]
+def _overfit(train: list[tuple[int, float]], validation: list[tuple[int, float]]) -> Iterator[Finding]:
+    """See train fall while validation rises: since its best row, and by more than the run has recovered from before."""
+    if len(train) < TREND or len(validation) < TREND:
+        return
+    numbers_of = [number for _, number in validation]
+    best = min(range(len(numbers_of)), key=numbers_of.__getitem__)
+    after = numbers_of[best + 1 :]
+    least = numbers_of[best]
+    if not after:
+        return
+    if len(numbers_of) <= SHORT:
+        level, needed = after[-1], LARGE_RISE * abs(least)
+    else:
+        level = statistics.median_low(numbers_of[-max(2, len(numbers_of) // 8) :])  # of two the smaller: not one row
+        needed = max(RISE * abs(least), RECOVERED * _recovered(numbers_of[: best + 1]))
+    if len(numbers_of) > SHORT and len(after) < 2 or level - least <= needed:
+        return
+    span = max(1, len(train) // 8)
+    at_best = [number for row, number in train if row <= validation[best][0]][-span:] or [train[0][1]]
+    now = [number for _, number in train][-span:]
+    if not statistics.fmean(now) < statistics.fmean(at_best):
+        return
+    says = f"the training loss falls to {train[-1][1]:.4g}, the validation loss rises "
+    says += f"from {least:.4g} (row {validation[best][0]}) to {after[-1]:.4g}"
+    yield OVERFIT.suspicious(says, best_row=validation[best][0], rise=level - least)
 
 
-def _noise(numbers: list[float]) -> float:
-    """Return the typical size of a jump from row to row, robustly."""
-    jumps = [abs(two - one) for one, two in itertools.pairwise(numbers)]
-    return statistics.median(jumps) if jumps else 0.0
+def _recovered(numbers_of: Sequence[float]) -> float:
+    """Return the largest rise above the least value so far, in a series that ends at its least value."""
+    rise, least = 0.0, math.inf
+    for number in numbers_of[len(numbers_of) // 4 :]:  # the first rows are where a loss jumps most
+        least = min(least, number)
+        rise = max(rise, number - least)
+    return rise
 
 
-def _stuck(train: list[float], classes: int | None) -> list[Finding]:
+def _stuck(train: list[float], classes: int | None) -> Iterator[Finding]:
     if len(set(train)) == 1:
-        if train[0] == 0:
-            return []
-        says = f"the training loss is {train[0]:.6g} to the last digit in all {len(train)} rows"
-        return [CONSTANT.suspicious(says)]
+        if train[0] != 0:  # a loss of exactly 0 has nothing left to learn
+            says = f"the training loss is {train[0]:.6g} to the last digit in all {len(train)} rows"
+            yield CONSTANT.suspicious(says)
     late = train[len(train) // 2 :]
     level = statistics.fmean(late)
-    if level <= 0 or max(late) - min(late) > 20 * FLAT * level or abs(train[0] - level) > 0.5 * level:
-        return []
-    if classes is not None and classes > 1:
+    if level <= 0 or max(late) - min(late) > FLAT * level:
+        return
+    if classes is not None:
         chance, soft = math.log(classes), math.log(math.e + classes - 1) - 1
         if abs(level - chance) < AT_CHANCE * chance:
             says = f"the training loss stays at {level:.4f}: ln {classes} is {chance:.4f}, what equal scores cost"
-            return [CHANCE.suspicious(says, level=level, chance=chance)]
-        if abs(level - soft) < AT_CHANCE * soft:
-            says = f"the training loss stays at {level:.4f}: the floor of cross entropy on probabilities is {soft:.4f}"
-            return [SOFT.suspicious(says, level=level, floor=soft)]
-        return []
-    nearest = round(math.exp(level)) if level < math.log(1e5) else 0
-    if 2 <= nearest <= 1000 and abs(level - math.log(nearest)) < 2e-3 and max(late) - min(late) < 5 * FLAT * level:
+            yield CHANCE.suspicious(says, level=level, chance=chance)
+        elif 0 <= min(train) - soft + 1e-4 and level - soft < _soft_margin(classes):
+            says = (
+                f"the training loss stays at {level:.4f}, and never falls below {soft:.4f}: the floor of cross entropy"
+            )
+            yield SOFT.suspicious(f"{says} on probabilities of {classes} classes", level=level, floor=soft)
+        return
+    moved = abs(train[0] - level) > 0.1 * level
+    nearest = _nearest_count(level)
+    if not moved and nearest is not None and max(late) - min(late) < FLAT / 4 * level:
         says = f"the training loss stays at {level:.4f}, which is ln {nearest}: are there {nearest} classes?"
-        return [CHANCE.suspicious(says, level=level, chance=math.log(nearest))]
-    return []
+        yield CHANCE.suspicious(says, level=level, chance=math.log(nearest))
 
 
-def _diverging(train: list[float]) -> list[Finding]:
-    first, last = statistics.median(train[:3]), statistics.median(train[-3:])
-    if first > 0 and last > EXPLODED * first and max(train) in train[-max(3, len(train) // 4) :]:
-        says = f"the training loss ends at {last:.4g}, {last / first:.3g} times where it began"
-        return [DIVERGING.suspicious(says, first=first, last=last)]
-    return []
+def _soft_margin(classes: int) -> float:
+    """Return how far above the floor a run still stands at it: an eighth of the way up to ln C, where it starts."""
+    return (math.log(classes) - math.log(math.e + classes - 1) + 1) / 8
 
 
-def _norms(norms: list[float]) -> list[Finding]:
+def _nearest_count(level: float) -> int | None:
+    """Return C where a level is ln C, and near no other: beyond some hundred classes only counts that are in use."""
+    if level > math.log(100_000) + NEAR_LOG:
+        return None
+    nearest = round(math.exp(level))
+    if nearest >= 2 and abs(level - math.log(nearest)) < min(NEAR_LOG, 0.1 / nearest) and nearest <= 100:
+        return nearest
+    return next((count for count in COMMON if abs(level - math.log(count)) < NEAR_LOG), None)
+
+
+def _diverging(train: list[float]) -> Iterator[Finding]:
+    first, last, least = statistics.median(train[:3]), statistics.median(train[-3:]), min(train)
+    at_end = max(train) in train[-max(3, len(train) // 4) :]
+    turned = least > 0 and last > 2 * first and last > TURNED * least
+    if first > 0 and at_end and (last > EXPLODED * first or turned):
+        says = (
+            f"the training loss ends at {last:.4g}, {last / first:.3g} times where it began; its least is {least:.4g}"
+        )
+        yield DIVERGING.suspicious(says, first=first, last=last, least=least)
+
+
+def _norms(norms: list[float]) -> Iterator[Finding]:
     """Compare the last norms with the first of the same run: no number is large by itself."""
-    if len(norms) < 3:
-        return []
+    if len(norms) < TREND:
+        return
     first = statistics.median(norms[: max(1, len(norms) // 4)])
+    middle = statistics.median(norms[len(norms) // 3 : max(len(norms) // 3 + 1, 2 * len(norms) // 3)])
     last = statistics.median(norms[-max(1, len(norms) // 10) :])
-    if first > 0 and last > GROWTH * first:
+    if first > 0 and last > GROWTH * first and last > STILL * middle:
         says = f"the gradient norm ends at {last:.4g}, {last / first:.3g} times its first values"
-        return [GROWING.suspicious(says, first=first, last=last, ratio=last / first)]
-    return []
+        yield GROWING.suspicious(says, first=first, last=last, ratio=last / first)
 
 
-def _rates(
-    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, list[float | None]], roles: Mapping[str, str | None]
-) -> list[Finding]:
-    name, epoch = roles["rate"], roles["epoch"]
-    if name is None or epoch is None:
-        return []
+def _rates(fields: Mapping[str, list[float | None]], roles: Mapping[str, str], rows: int) -> Iterator[Finding]:
+    """See a rate that is gone after one epoch; where no field tells the place of a row, each row is an epoch."""
+    if "rate" not in roles or ("step" in roles and "epoch" not in roles):
+        return
+    places: Sequence[float | None] = fields[roles["epoch"]] if "epoch" in roles else [float(row) for row in range(rows)]
     pairs = [
         (place, rate)
-        for place, rate in zip(fields[epoch], fields[name], strict=True)
-        if place is not None and rate is not None and math.isfinite(place)
+        for place, rate in zip(places, fields[roles["rate"]], strict=True)
+        if place is not None and rate is not None and math.isfinite(place) and math.isfinite(rate)
     ]
     if not pairs or pairs[-1][0] - pairs[0][0] < 3:
-        return []
+        return
     largest = max(rate for _, rate in pairs)
     second = [rate for place, rate in pairs if place - pairs[0][0] >= 1]
     if largest > 0 and second and max(second) < COLLAPSED * largest:
         says = f"the rate is {max(second):.3g} from the second epoch on, {max(second) / largest:.1e} of its largest"
-        return [COLLAPSE.suspicious(says, rate=max(second), largest=largest)]
-    return []
+        yield COLLAPSE.suspicious(says, rate=max(second), largest=largest)
+
+
+def _way(name: str, direction: Mapping[str, str]) -> tuple[str | None, bool]:
+    """Return "min" or "max" for a metric, None where its name does not say, and whether that is certain."""
+    if name in direction:
+        return direction[name], True
+    parts = set(_plain_name(name).split("_"))
+    small, large = bool(parts & SMALL), bool(parts & LARGE)
+    if small == large:
+        return None, False
+    if parts & {"neg", "negative"}:
+        return ("max" if small else "min"), False
+    return ("min" if small else "max"), bool(parts & CERTAIN)
 
 
 def _best(
-    fields: Mapping[str, list[float | None]], best: Mapping[str, Any] | None, direction: Mapping[str, str]
-) -> list[Finding]:
-    if not best or best.get("metric") not in fields:
-        return []
-    name = str(best["metric"])
-    wanted = direction.get(name) or ("min" if "loss" in name.lower() or "error" in name.lower() else None)
-    numbers = [(number, row) for row, number in enumerate(fields[name]) if number is not None and math.isfinite(number)]
-    findings = []
-    if wanted and best.get("mode") and best["mode"] != wanted:
-        size = "small" if wanted == "min" else "large"
-        says = f"the best row is chosen by the {best['mode']} of {name}, which should be as {size} as possible"
-        findings.append(DIRECTION.fault(says, metric=name, mode=str(best["mode"])))
-    elif wanted and numbers and best.get("epoch") is not None:
-        row = (min(numbers) if wanted == "min" else max(numbers))[1]
-        taken = [number for number, each in numbers if each == best["epoch"]]
-        if taken and taken[0] != fields[name][row]:
-            says = f"row {best['epoch']} was taken, the {wanted} of {name} is in row {row}"
-            findings.append(DIRECTION.suspicious(says, taken=best["epoch"], best=row))
-    if best.get("stopped_on") and best["stopped_on"] != name:
-        says = f"training is stopped by {best['stopped_on']}, and the weights are chosen by {name}"
-        findings.append(DIRECTION.suspicious(says))
-    return findings
+    fields: Mapping[str, list[float | None]],
+    roles: Mapping[str, str],
+    best: Mapping[str, Any],
+    direction: Mapping[str, str],
+) -> Iterator[Finding]:
+    if not best:
+        return
+    name = best.get("metric")
+    if name not in fields:
+        says = f"the best row is chosen by {name!r}, which is no field of numbers: there are {', '.join(fields)}"
+        yield unknown("diagnose_history", says).findings[0]
+        return
+    way, certain = _way(name, direction)
+    mode = best.get("mode")
+    if way is not None and mode in ("min", "max") and mode != way:
+        size = "small" if way == "min" else "large"
+        says = f"the best row is chosen by the {mode} of {name}, which should be as {size} as possible"
+        yield (DIRECTION.fault if certain else DIRECTION.suspicious)(says, metric=name, mode=mode)
+    elif (chosen := way or mode) in ("min", "max"):
+        yield from _taken(fields, roles, name, str(chosen), _number(best.get("epoch")))
+    stopped = best.get("stopped_on")
+    if stopped and stopped != name:
+        says = f"training is stopped by {stopped}, and the weights are chosen by {name}"
+        yield OTHER_METRIC.suspicious(says + _apart(fields, direction, name, stopped))
+
+
+def _taken(
+    fields: Mapping[str, list[float | None]], roles: Mapping[str, str], name: str, way: str, epoch: float | None
+) -> Iterator[Finding]:
+    held = _finite(fields[name])
+    if epoch is None or not held:
+        return
+    places: Sequence[float | None] = fields[roles["epoch"]] if "epoch" in roles else range(len(fields[name]))
+    taken = [(row, number) for row, number in held if places[row] == epoch]
+    row, best = (min if way == "min" else max)(held, key=lambda each: each[1])
+    if taken and all(number != best for _, number in taken):
+        there = (min if way == "min" else max)(number for _, number in taken)
+        place = "epoch" if "epoch" in roles else "row"
+        says = f"{place} {epoch:g} was taken, where {name} is {there:.4g}; its {way} is {best:.4g}, in row {row}"
+        yield DIRECTION.suspicious(says, taken=epoch, best=row)
+
+
+def _apart(fields: Mapping[str, list[float | None]], direction: Mapping[str, str], one: str, other: str) -> str:
+    """Return in words which rows two metrics would choose; nothing where that is not known."""
+    rows = []
+    for name in (one, other):
+        way, held = _way(name, direction)[0], _finite(fields.get(name, []))
+        if way is None or not held:
+            return ""
+        rows.append((min if way == "min" else max)(held, key=lambda each: each[1])[0])
+    return f"; the best rows are {rows[1]} and {rows[0]}"

@@ -26,10 +26,10 @@ logger = logging.getLogger("rerail")
 class Monitor:
     """Watch a training loop by samples, and keep what they show.
 
-    Call `step(loss)` at the end of every iteration. Between samples it counts, and notes without waiting for the device
-    whether the loss was finite; a sample watches the iterations up to an optimizer step, in every fifth sample two, with
-    the hooks of `update_report`. A finding is logged once, to the logger "rerail". A failure inside the monitor ends the monitoring
-    and is told in `report`; the run goes on.
+    Call `step(loss)` at the end of every iteration. Between samples it counts, and notes without waiting for the
+    device whether the loss was finite. A sample watches the iterations up to an optimizer step, in every fifth sample
+    two, with the hooks of `update_report`. A finding is logged once, to the logger "rerail". A failure inside the
+    monitor ends the monitoring and is told in `report`; the run goes on.
 
     Args:
         model: What is trained; may be given later, to `attach`.

@@ -425,14 +425,14 @@ def _looked_at(
 
 
 def _all_finite(looked: Mapping[str, Tensor]) -> bool:
-    """Return whether all values of all tensors are finite: by their largest, with one transfer for each dtype."""
+    """Return whether all values are finite, with one transfer for each dtype; False also where a norm overflows."""
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for tensor in looked.values():
         held = values(tensor)
         if held.numel() and (held.is_floating_point() or held.is_complex()):
             by_dtype.setdefault(held.dtype, []).append(held)
-    largest = (torch.stack(torch._foreach_norm(group, math.inf)) for group in by_dtype.values())
-    return all(bool(each.isfinite().all()) for each in largest)
+    norms = (torch.stack(torch._foreach_norm(group)) for group in by_dtype.values())
+    return all(bool(each.isfinite().all()) for each in norms)
 
 
 def _finite(tensor: Tensor) -> bool:
