@@ -19,6 +19,9 @@ raise is tagged `raises-exception`, any other error breaks the build.
     ```{exercise-list}             the table of all exercises
     ```{outcomes}                  the table of outcomes and exit codes, from the package
     ```{build-status}              which pages were executed, with which versions
+    ```{reference} NAME            signature and docstring of a public name of rerail
+    ```{causes} LAYER              all causes of a layer
+    ```{detection} PART            totals, faults, checks or healthy, of the detection matrix
     {tip}`leakage`                 a glossary term with a tip; also {tip}`leaks <leakage>`
 
 Link to a card with {ref}`the exercise <exercise-NAME>`. In cells, as the last expression:
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect all parts to a Sphinx application."""
-    from coursesite import cards, execution, pages, repairs, solutions, status, tips
+    from coursesite import cards, detection, execution, pages, reference, repairs, solutions, status, tips
 
-    for part in (execution, pages, cards, solutions, status, tips, repairs):
+    for part in (execution, pages, cards, solutions, status, reference, detection, tips, repairs):
         part.setup(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -74,7 +74,8 @@ def reads_audit(
         says = f"one epoch gave {items} items, {different} of them different"
         workers = int(getattr(loader, "num_workers", 0))
         says += f", with {workers} workers" if workers else ""
-        sure = key is not None or (workers > 1 and not hasattr(getattr(loader, "dataset", None), "__getitem__"))
+        kinds = {kind.__name__ for kind in type(getattr(loader, "dataset", None)).__mro__}
+        sure = key is not None or (workers > 1 and "IterableDataset" in kinds)
         found = REPEATED.fault if sure else REPEATED.suspicious  # rows of a dataset may be equal in content
         findings.append(found(says, items=items, different=different, workers=workers))
     if total is not None and different < total and evaluation:
