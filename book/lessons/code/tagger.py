@@ -13,20 +13,12 @@ def sequences(count=200, seed=0):
     """Sequences of 5 to 200 tokens, and a tag for each token."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.linspace(-2, 2, FEATURES * TAGS)[
-        torch.randperm(
-            FEATURES * TAGS, generator=torch.Generator().manual_seed(9)
-        )
+        torch.randperm(FEATURES * TAGS, generator=torch.Generator().manual_seed(9))
     ]
     truth = truth.reshape(FEATURES, TAGS)
     lengths = torch.randint(5, 201, (count,), generator=generator)
-    inputs = [
-        torch.randn(length, FEATURES, generator=generator)
-        for length in lengths.tolist()
-    ]
-    noise = [
-        -torch.log(-torch.log(torch.rand(len(x), TAGS, generator=generator)))
-        for x in inputs
-    ]
+    inputs = [torch.randn(length, FEATURES, generator=generator) for length in lengths.tolist()]
+    noise = [-torch.log(-torch.log(torch.rand(len(x), TAGS, generator=generator))) for x in inputs]
     tags = [(x @ truth + n).argmax(dim=1) for x, n in zip(inputs, noise)]
     return inputs, tags
 
@@ -65,7 +57,5 @@ def train(step=training_step, seed=0):
         with torch.inference_mode():
             loss = F.cross_entropy(model(everything[0]), everything[1]).item()
         tokens = sum(len(x) for x in batch[0])
-        log.append(
-            {"loss": loss, "before": before, "after": after, "tokens": tokens}
-        )
+        log.append({"loss": loss, "before": before, "after": after, "tokens": tokens})
     return model, log

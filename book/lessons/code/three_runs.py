@@ -33,9 +33,7 @@ class Run:
         self.inputs = standardize(x, self.mean, self.deviation)
         self.validation = self.validation_path(x_validation, y_validation)
         torch.manual_seed(seed)
-        self.model = nn.Sequential(
-            nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2)
-        )
+        self.model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
         self.history = []
 
     def validation_path(self, x, y):
@@ -73,9 +71,7 @@ class Run:
             for batch in order.split(100):
                 optimizer.zero_grad()
                 logits = self.model(self.inputs[batch])
-                nn.functional.cross_entropy(
-                    logits, self.labels[batch]
-                ).backward()
+                nn.functional.cross_entropy(logits, self.labels[batch]).backward()
                 optimizer.step()
             self.record()
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import traceback
@@ -180,7 +181,7 @@ def _equalised(one: Setup, two: Setup) -> list[str]:
     if one.optimizer is not None and type(one.optimizer) is type(two.optimizer) and one.optimizer.state:
         assert two.optimizer is not None
         rates = [group["lr"] for group in two.optimizer.param_groups]
-        two.optimizer.load_state_dict(one.optimizer.state_dict())
+        two.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))  # it keeps the tensors it is given
         for group, rate in zip(two.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate  # a setting of the candidate, not a state
     return sorted(name for name in set(states[0]) | set(states[1]) if name not in fits)
