@@ -25,10 +25,10 @@ NEEDED = ("model", "optimizer", "loss_fn", "batch")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the report's table to a file.")
 @click.pass_obj
 def command(settings: Settings, what: str, verbose: bool, plot: Path | None) -> None:
-    """Diagnose a run: its history in a CSV, JSONL or JSON file, or one step of it.
+    """Diagnose a run from its history, or one step of it.
 
-    MODULE:FUNCTION names a function without arguments that returns a mapping with `model`, `optimizer`, `loss_fn` and
-    `batch`, and whatever else `rerail.checkup` takes.
+    HISTORY is a CSV, JSONL or JSON file. MODULE:FUNCTION names a function without arguments that returns a mapping
+    with `model`, `optimizer`, `loss_fn` and `batch`, and whatever else `rerail.checkup` takes.
     """
     report = _history(what) if _is_file(what) else _checkup(what)
     if plot is not None:

@@ -14,9 +14,10 @@ from rerail.cli.settings import Problem, Settings
 @click.argument("file", metavar="FILE|-")
 @click.pass_obj
 def command(settings: Settings, file: str) -> None:
-    """Shorten a traceback, of a log file or of the standard input (-), to your own frames and the first cause.
+    """Shorten a long traceback to its first cause.
 
-    What holds no traceback is printed unchanged.
+    It is read from a log file, or from the standard input (-). Your own frames, the message and all shapes stay. What
+    holds no traceback is printed unchanged.
     """
     from rerail.diagnostics.tracebacks import minify_traceback, traceback_signature
 

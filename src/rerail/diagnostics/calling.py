@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +132,16 @@ def place_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return `file:line` of a Python function, as a tuple of one or none."""
     code = getattr(function, "__code__", None) or getattr(getattr(function, "forward", None), "__code__", None)
     return (f"{code.co_filename}:{code.co_firstlineno}",) if code is not None else ()
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled parts as Python, so that each operation can be seen."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def wide(thing: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from rerail.diagnostics.calling import named_parameters
+from rerail.diagnostics.calling import eager, named_parameters
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, told, unknown
 from rerail.diagnostics.metrics import alike, numbers_in
 from rerail.diagnostics.nonfinite import user_place
@@ -122,7 +122,7 @@ def evaluation_report(evaluate: Callable[[], object], model: nn.Module, *others:
     """
     named_parameters(model)
     results = []
-    with untouched(model, *others):
+    with untouched(model, *others), eager():
         state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         watch = _Watch(model)
         with watch:

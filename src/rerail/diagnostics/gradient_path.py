@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rerail.diagnostics.activations import Activations
-from rerail.diagnostics.calling import Called, call, named_parameters, optimizer_parameters, place_of, tensors, wide
+from rerail.diagnostics.calling import (
+    Called,
+    call,
+    eager,
+    named_parameters,
+    optimizer_parameters,
+    place_of,
+    tensors,
+    wide,
+)
 from rerail.diagnostics.finding import Cause, Finding, Report, answers, not_applicable, told
 from rerail.diagnostics.graph import GROWS, held_in_plain_containers, leaves_of
 from rerail.diagnostics.state import untouched, values
@@ -150,7 +159,7 @@ def gradient_report(
         ]
         activations = Activations(model)
         try:
-            with torch.enable_grad(), activations:
+            with torch.enable_grad(), eager(), activations:
                 called = call(model, loss_fn, batch, forward)
         finally:
             for handle in handles:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from rerail.diagnostics.calling import named_parameters, tensors
+from rerail.diagnostics.calling import eager, named_parameters, tensors
 from rerail.diagnostics.finding import Cause, Finding, Report, answers, is_library
 from rerail.diagnostics.state import untouched, values
 from rerail.diagnostics.update import as_list
@@ -316,7 +316,7 @@ def _replayed(
             steps.append("step")
             gradients.update({name: _finite(p.grad) for name, p in named.items() if p.grad is not None})
 
-    with untouched(model, *optimizers, scaler), torch.enable_grad(), _eager():
+    with untouched(model, *optimizers, scaler), torch.enable_grad(), eager():
         for parameter in named.values():
             parameter.grad = None
         handles = [each.register_step_pre_hook(look) for each in optimizers]
@@ -512,13 +512,3 @@ def _told_of_backward(recorder: _Recorder) -> Iterator[None]:
     finally:
         for name, function in kept.items():
             setattr(torch.autograd, name, function)
-
-
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    """Run compiled parts as Python, so that each operation can be seen."""
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
