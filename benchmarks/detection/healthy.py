@@ -591,3 +591,61 @@ def _() -> Case:
     nn.init.constant_(model[2].bias, -3.0)
     loss_fn = functional.binary_cross_entropy_with_logits
     return looped(Case(model, loss_fn=loss_fn, batch=(noise(16, 6), (whole(16, 8) == 0).float()[:, None])), 1e-2)
+
+
+@look_alike("triplet loss on embeddings, labels beyond their dimension")
+def _() -> Case:
+    labels = torch.arange(15) * 3
+    loss_fn = lambda o, t: functional.triplet_margin_loss(o[:5], o[5:10], o[10:15])  # noqa: E731
+    settings: Any = {"overfit_batch": None}
+    return looped(Case(small(out=8), loss_fn=loss_fn, batch=(noise(15, 6), labels), settings=settings))
+
+
+@look_alike("branch whose gain starts at zero")
+def _() -> Case:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.branch, self.gain, self.head = nn.Linear(6, 6), nn.Parameter(torch.zeros(6)), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(x + self.gain * torch.tanh(self.branch(x)))
+            return scores
+
+    return looped(Case(Scaled(), loss_fn=CE, batch=(noise(4, 6), torch.arange(4))), 1e-2)
+
+
+@look_alike("two heads, one output of which the loss does not use")
+def _() -> Case:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.body, self.one, self.two = nn.Linear(6, 32), nn.Linear(32, 4), nn.Linear(32, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            features = self.body(x).relu()
+            return self.one(features), self.two(features)
+
+    loss_fn = lambda o, t: CE(o[0], t) + o[1].square().mean()  # noqa: E731
+    return looped(Case(Heads(), loss_fn=loss_fn, batch=CLASSES), 1e-2)
+
+
+@look_alike("penalty on the gradient of the inputs")
+def _() -> Case:
+    model = small(out=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x = noise(12, 6)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        given = x.clone().requires_grad_()
+        output = model(given)
+        slope = torch.autograd.grad(output.sum(), given, create_graph=True)[0]
+        loss = output.square().mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Case(model, optimizer, functional.mse_loss, (x, noise(12, 1, seed=3)), step=step, monitored=step)

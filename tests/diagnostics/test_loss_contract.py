@@ -323,3 +323,18 @@ def test_what_cannot_be_checked_is_unknown_in_one_sentence(name, given):
 
     assert report.status == "unknown"
     assert len(report.findings) == 1
+
+
+@pytest.mark.parametrize("squash", [torch.sigmoid, torch.tanh, torch.relu])
+def test_scores_that_an_activation_bounds_are_suspicious(squash):
+    scores = LOGITS.clone().requires_grad_()
+
+    assert asked(CE, squash(scores), LABELS).causes == ("values.scores_squashed",)
+    assert asked(CE, scores * 1.0, LABELS).status == "ok"
+
+
+def test_a_metric_loss_on_embeddings_is_not_taken_for_a_class_loss():
+    def triplet(output, target):
+        return functional.triplet_margin_loss(output[:5], output[5:10], output[10:15])
+
+    assert asked(triplet, LOGITS, LABELS * 100).status == "ok"

@@ -474,3 +474,29 @@ def test_accumulation_is_unknown_where_rows_meet():
 
     assert report.status == "unknown"
     assert "eval()" in str(report)
+
+
+def test_two_steps_on_one_gradient_are_suspicious_and_two_optimizers_are_not():
+    def twice(model, optimizer):
+        healthy(model, optimizer)
+        optimizer.step()
+
+    model = mlp()
+    pair = [torch.optim.SGD(model[number].parameters(), lr=0.01) for number in (0, 2)]
+
+    def in_turn(model, optimizers):
+        model.zero_grad()
+        loss_of(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    assert watched(twice).causes == ("update.gradients_used_twice",)
+    assert watched(in_turn, model, pair).status == "ok"
+
+
+def test_an_optimizer_that_maximises_is_a_question():
+    model = mlp()
+
+    assert watched(healthy, model, torch.optim.SGD(model.parameters(), lr=0.01, maximize=True)).causes == (
+        "update.maximises",
+    )

@@ -31,7 +31,7 @@ DEAD = 0.9  # share of the units that are 0 on the whole batch
 SATURATED = 0.9  # share of the outputs of a tanh or sigmoid where less than 2 % of the gradient passes
 ENOUGH = 16  # values of a unit in the batch, under which a unit that is 0 on all of them says little
 SAME = 1e-3  # relative difference of rows that differ by rounding only
-SCALES = ("weight", "scale", "gamma", "gain", "alpha")  # names of one-dimensional parameters that multiply
+ADDED = ("bias", "beta", "shift", "offset")  # names of parameters that are added; all others may multiply
 CANCELLED = 1e-6  # of the norm of all gradients: what is smaller is a sum that cancels
 
 CUT_LOSS = Cause(
@@ -316,7 +316,7 @@ def _dead(activations: Activations) -> list[Finding]:
 
 def _zero(named: list[tuple[str, nn.Parameter]], kinds: dict[str, str]) -> list[Finding]:
     zero = [name for name, kind in kinds.items() if kind == "zero"]
-    factors = [p for name, p in named if p.ndim > 1 or p.numel() == 1 or name.rpartition(".")[2] in SCALES]
+    factors = [p for name, p in named if p.ndim > 1 or not name.rpartition(".")[2].startswith(ADDED)]
     if not zero or any(not bool(values(factor).any()) for factor in factors):  # a factor of 0 opens with the first step
         return []
     says = f"{len(zero)} of {len(kinds)} parameters get a gradient that is exactly 0"

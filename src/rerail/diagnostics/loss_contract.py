@@ -53,6 +53,12 @@ NO_LOG = Cause(
     next="use log_softmax before nll_loss, or cross_entropy on logits",
     wrong_fixes=("abs() of the loss", "a smaller rate"),
 )
+SQUASHED = Cause(
+    "values.scores_squashed",
+    refute="the scores are bounded on purpose, and a factor outside of the activation widens them",
+    next="give the loss what the last linear layer gives; compare how low it falls on a tiny batch",
+    wrong_fixes=("a larger rate", "more epochs"),
+)
 DOUBLE_SIGMOID = Cause(
     "values.sigmoid_before_logits_loss",
     refute="the logits lie in [0, 1] by chance",
@@ -189,16 +195,26 @@ def check_loss_contract(
     with untouched(loss_fn if isinstance(loss_fn, nn.Module) else None), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about the broadcasting that is reported here
         early = _labels_in_range(output, target, asked, ignore, class_dim)
-        if early:
+        if early and output.is_cuda:  # there an index out of range ends the process: the loss must not see it
             return Report("check_loss_contract", tuple(early), {"kind": asked})
-        loss, spy = spied(loss_fn, output, target, *given)
+        try:
+            loss, spy = spied(loss_fn, output, target, *given)
+        except (IndexError, RuntimeError):
+            if not early:
+                raise
+            return Report("check_loss_contract", tuple(early), {"kind": asked})
         if not isinstance(loss, Tensor):
             raise CannotAnswer(f"the loss must be a tensor, got {type(loss).__name__}")
         facts: dict[str, Any] = {"kind": asked, "loss": float(loss.float().mean()), "made_by": made_by or None}
         facts["loss_function"] = ", ".join(call.name for call in spy.calls) or None
         ask = lambda *changed: float(loss_fn(*changed, *given).float().mean())  # noqa: E731  one line says it
         findings = [*_broadcast(spy, output, target, loss_fn), *_forms(spy, made_by, output, target, asked)]
-        if not findings and asked in ("class indices", "next token"):
+        if (
+            not findings
+            and not early
+            and asked in ("class indices", "next token")
+            and _takes_scores(spy, ask, output, target)
+        ):
             findings += _classes(ask, output, target, asked, ignore, mask, class_dim, facts)
         if ignore is not None or mask is not None:
             findings += _ignored(loss_fn, output, target, ignore, mask, class_dim)
@@ -308,6 +324,10 @@ def _form(call: LossCall, made_by: str) -> Finding | None:
         sums = goal.float().sum(1 if goal.ndim > 1 else 0)
         says = f"the probability targets sum to {float(sums.min()):.4g} to {float(sums.max()):.4g} a row"
         return PROBABILITY_SUM.suspicious(says, where=where, smallest=float(sums.min()), largest=float(sums.max()))
+    if call.name == "cross_entropy" and made_by in RANGES:
+        low, high = RANGES[made_by]
+        says = f"the scores come out of {made_by.lower()}, and cannot leave [{low:g}, {high:g}]"
+        return SQUASHED.suspicious(says, where=where, low=low, high=high)
     if call.name == "nll_loss":
         sums = given.float().exp().sum(1 if given.ndim > 1 else 0)
         if not bool(((sums - 1).abs() < 10 * ONE).all()):
@@ -389,6 +409,14 @@ def _classes(
         says = f"a perfect prediction costs {best:.4g}, equal scores cost {chance:.4g}: the loss does not reward it"
         return [LAYOUT.fault(says, perfect=best, chance=chance)]
     return []
+
+
+def _takes_scores(spy: LossSpy, ask: Callable[..., float], output: Tensor, target: Tensor) -> bool:
+    """Return whether the loss compares scores of classes with a class: it calls such a loss, or behaves like one."""
+    if any(call.name in ("cross_entropy", "nll_loss") for call in spy.calls):
+        return True
+    loss, shifted = ask(output, target), ask(output + 1, target)  # one number added to a whole row changes nothing
+    return abs(shifted - loss) < ONE * abs(loss) and ask(output, target.roll(1)) != loss
 
 
 def _divergence(ask: Callable[..., float], output: Tensor, target: Tensor) -> list[Finding]:

@@ -51,6 +51,17 @@ CLEARED = Cause(
     next="print the gradient norm directly before `step`",
     wrong_fixes=("a larger rate", "another optimizer"),
 )
+REPEATED = Cause(
+    "update.gradients_used_twice",
+    refute="the second step is meant to go on along the same gradient",
+    next="count the calls of `optimizer.step` between two backward passes",
+    wrong_fixes=("half the rate",),
+)
+MAXIMISES = Cause(
+    "update.maximises",
+    refute="the objective should be as large as possible",
+    next="evaluate the loss on the same batch before and after one step",
+)
 NO_BACKWARD = Cause(
     "update.step_without_gradient",
     refute="the batch has nothing to learn from: every gradient is exactly 0 by construction",
@@ -196,6 +207,8 @@ def judged(
         return Report("update_report", tuple(findings), {"events": " ".join(watch.events) or "none"})
     last = watch.steps[-1]
     findings += _order(watch)
+    if any(group.get("maximize") for optimizer in optimizers for group in optimizer.param_groups):
+        findings.append(MAXIMISES.suspicious("the optimizer makes the loss larger: `maximize` is set"))
     findings += _movement(watch, last)
     findings += _frozen(model, watch, statistics)
     if not any(each.status == "fault" for each in findings):  # a length says nothing where the order is wrong
@@ -305,6 +318,9 @@ def _order(watch: StepWatch) -> list[Finding]:
     if watch.cleared:
         says = f"the gradients were cleared between backward and step in {watch.cleared} of {steps} steps"
         findings.append(CLEARED.fault(says, cleared=watch.cleared, steps=steps))
+    elif watch.repeated:
+        says = f"{watch.repeated} of {steps} steps used gradients that a step had used, with no backward pass between"
+        findings.append(REPEATED.suspicious(says, repeated=watch.repeated, steps=steps))
     elif watch.steps[-1].norm == 0 and not watch.steps[-1].closure:
         says = "every gradient that the step found was None or 0"
         findings.append(NO_BACKWARD.suspicious(says, backwards=watch.steps[-1].backwards))

@@ -65,6 +65,7 @@ class StepWatch:
         clips: `(place, norm, max_norm)` for each call that clips: place is "before backward", "scaled", "after step"
             or "in order".
         modes: Whether the model was in train mode, at each backward pass.
+        repeated: The number of steps that used gradients which another step had used, with no backward pass between.
         skipped: The number of steps that a scaler asked for and did not make: a gradient was not finite.
         extra: Names of parameters that the optimizer holds and the model does not.
         problem: Why the watch ended early, or "".
@@ -85,6 +86,7 @@ class StepWatch:
         self.clipped_after: list[float] = []
         self.clips: list[tuple[str, float, float]] = []
         self.modes: list[bool] = []  # of the model, at each backward pass
+        self.repeated = 0  # steps that used gradients which a step had already used
         self.skipped = 0  # steps that a scaler asked for and did not make
         self.problem = ""
         self._undo: list[Callable[[], None]] = []
@@ -241,6 +243,8 @@ class StepWatch:
         self._before = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         found = {name: None if self.parameters[name].grad is None else self.parameters[name].grad for name in rates}
         norms = _norms({name: gradient for name, gradient in found.items() if gradient is not None})
+        if not closure and not self._backwards and any(norm > 0 and name in self._used for name, norm in norms.items()):
+            self.repeated += 1
         backward = [norm for name, norm in self._backward_norms.items() if name in rates]
         whole = float(torch.stack(backward).norm()) if backward else 0.0
         norm = math.hypot(*norms.values()) if norms else 0.0
