@@ -52,8 +52,14 @@ SIZES: dict[str, tuple[set[int], ...]] = {
     "wednesday": ({768, 256}, {3, 16, 256}),
     "thursday": ({10, 12},),
 }
+SHAPES = {  # of the tensors in each message, and of the weight as it is stored: another shape is none of these
+    "monday": {(32, 196), (256, 64), (64, 256)},
+    "wednesday": {(3, 16, 16)},
+    "thursday": {(10, 64), (12, 64)},
+}
 KIND = {"monday": "training", "tuesday": "dependency", "wednesday": "training", "thursday": "training"}
 NOTHING = re.compile(r"(there (is|are) )?(none|no|nothing|empty|n/?a|-*)( lines?| sizes?| to change)?")
+SHAPE = r"[\[(]\s*\d+(?:\s*[,x×*]\s*\d+)+\s*,?\s*[\])]|\d+(?:\s*[x×]\s*\d+)+"  # [32, 196], (3, 16, 16), 32x196
 LONGEST = 600  # characters: a message with its explanation, far less than a log
 
 
@@ -124,7 +130,9 @@ def check_the_sizes_are_those_that_do_not_fit(answer: Any) -> None:
         numbers = {int(number) for number in re.findall(r"\d+", said)}
         if not pairs and said:
             raise Failed(f"{said[:60]!r} is named for {night}; the message of that failure holds no sizes")
-        if pairs and (len(numbers) > 8 or not any(pair <= numbers for pair in pairs)):
+        shapes = {tuple(map(int, re.findall(r"\d+", shape))) for shape in re.findall(SHAPE, said)}
+        other = {shape for shape in shapes if len(shape) > 1} - SHAPES.get(night, set())
+        if pairs and (len(numbers) > 8 or other or not any(pair <= numbers for pair in pairs)):
             raise Failed(f"the sizes named for {night} are not the two that its message holds against each other",
                          show={"named": repr(said[:60])})  # fmt: skip
 

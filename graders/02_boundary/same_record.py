@@ -59,9 +59,9 @@ EQUALS = (
 
 
 def cases(seed: int) -> list[dict[str, Any]]:
-    """Tables with more than 1000 numbers and with fewer, and two optimizers."""
+    """Tables with more numbers than a thousand at each edge, than a thousand, and with fewer; two optimizers."""
     return [
-        {"rows": 1200, "columns": 1, "optimizer": "SGD", "seed": 0},
+        {"rows": 2600, "columns": 1, "optimizer": "SGD", "seed": 0},
         {"rows": 41, "columns": 37, "optimizer": "Adam", "seed": seed},
         {"rows": 9, "columns": 5, "optimizer": "SGD", "seed": seed + 1},
     ]
