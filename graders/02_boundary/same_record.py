@@ -31,6 +31,7 @@ STATES = ("weights", "optimizer", "schedule", "order", "random")
 DIFFERENCES = {
     "one weight in the middle of its tensor is another": "weights",
     "one of three weights differs in its last bit": "weights",
+    "one of three weights has the other sign": "weights",
     "one number of a buffer in double precision differs in its last bit": "weights",
     "two weights have changed places": "weights",
     "two layers have changed places": "weights",
@@ -218,6 +219,8 @@ def altered(run: Run, name: str, batch: dict[str, Any]) -> Run:
             model.table[middle, 0] += 1
         elif name == "one of three weights differs in its last bit":
             next_number(model.bias, 1)
+        elif name == "one of three weights has the other sign":
+            model.bias[2] *= -1
         elif name == "one number of a buffer in double precision differs in its last bit":
             next_number(model.mean, 2)
         elif name == "two weights have changed places":
