@@ -25,6 +25,7 @@ book: $(VENV)/.dev
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/overhead.py
 
 # The site is tested in a real browser, from the system's packages.
 chromium:

@@ -38,6 +38,7 @@ TREND = 3  # rows, below which nothing is called a trend
 SHORT = 5  # rows, up to which there is no noise to compare a rise with, and only a large one counts
 RISE, LARGE_RISE = 0.05, 0.3  # share of the best validation loss by which it must have risen; in a short history
 RECOVERED = 1.5  # times the largest rise that the same run has recovered from
+NEW_LOW = 0.1  # share by which the end of a training loss that falls may lie above its lowest stretch
 GROWTH = 30.0  # of the gradient norm over the median of its first quarter; healthy spikes of single steps stay below
 STILL = 3.0  # times its own middle, that a growing norm has at its end: a norm that rose once and stays is no growth
 FLAT = 0.02  # range of the last half of a series that no longer moves, relative to its level
@@ -46,7 +47,7 @@ NEAR_LOG = 2e-3  # distance from ln C, where C is not told; the logarithms of ne
 COMMON = (1000, 10_000, 21_841, 30_522, 32_000, 50_257, 50_265, 50_304, 65_024, 100_000)  # classes, or words
 COLLAPSED = 1e-3  # share of its largest value that a rate has left after one epoch
 EXPLODED = 10.0  # of the last loss over the first, for a loss that is positive
-TURNED = 30.0  # of the last loss over the least, for one that fell first
+TURNED = 10.0  # of the last loss over the least, for one that fell first
 
 COLUMNS = ("field", "rows", "first", "last", "least", "largest", "not finite")
 
@@ -70,7 +71,7 @@ GROWING = Cause(
 )
 CHANCE = Cause(
     "tiny_batch.plateau_at_chance",
-    refute="the labels are random, the inputs say nothing about them, or the loss is an adversary's, at its equilibrium",
+    refute="the labels are random, the inputs say nothing, or it is the equilibrium of a network and its adversary",
     next="rerail.gradient_report on one batch: is the gradient of the first layer alive, are its rows different?",
     wrong_fixes=("a larger rate", "more epochs"),
 )
@@ -149,7 +150,7 @@ def diagnose_history(
 
     Source:
         Equal scores for C classes cost ln C under cross entropy. Cross entropy applied to probabilities cannot fall
-        below ln(e + C - 1) - 1: the probabilities of a perfect answer are 1 and 0.
+        below ln(e + C - 1) - 1, nor rise above ln(e + C - 1): the probabilities of a sure answer are 1 and 0.
 
     Example:
         ```python
@@ -277,7 +278,7 @@ def _json(text: str) -> list[dict[str, Any]]:
 
 
 def _rows(records: Any) -> list[dict[str, Any]]:
-    """Return any form of a history as rows; one that is no mapping stays, empty, so that the others keep their number."""
+    """Return any form of a history as rows; what is no mapping stays as an empty row, so that numbers hold."""
     if isinstance(records, Mapping):
         for name in ("history", "log_history"):  # what Keras saves, what the trainer of transformers saves
             if isinstance(records.get(name), (list, Mapping)):
@@ -285,7 +286,8 @@ def _rows(records: Any) -> list[dict[str, Any]]:
         columns = {
             str(name): list(value)
             for name, value in records.items()
-            if isinstance(value, (list, tuple)) or (hasattr(value, "tolist") and getattr(value, "ndim", 1))
+            if isinstance(value, (list, tuple, range))
+            or (hasattr(value, "tolist") and getattr(value, "ndim", None) != 0)
         }
         if not columns:
             return [{str(name): value for name, value in records.items()}] if records else []
@@ -408,7 +410,7 @@ def _table(fields: Mapping[str, list[float | None]]) -> Iterator[tuple[Any, ...]
 
 
 def _empty_cells(fields: Mapping[str, list[float | None]]) -> set[tuple[int, str]]:
-    """Return the nan cells of rows of another kind: two fields are never numbers in one row, each is nan in the other's.
+    """Return the nan cells of rows of another kind: of two fields, each is nan in all rows where the other is a number.
 
     That is how a data frame holds the rows of a logger that writes training and validation values apart.
     """
@@ -483,7 +485,7 @@ def _overfit(train: list[tuple[int, float]], validation: list[tuple[int, float]]
     if len(train) < TREND or len(validation) < TREND:
         return
     numbers_of = [number for _, number in validation]
-    best = min(range(len(numbers_of)), key=numbers_of.__getitem__)
+    best = min(reversed(range(len(numbers_of))), key=numbers_of.__getitem__)  # the last of equals
     after = numbers_of[best + 1 :]
     least = numbers_of[best]
     if not after:
@@ -493,13 +495,16 @@ def _overfit(train: list[tuple[int, float]], validation: list[tuple[int, float]]
     else:
         level = statistics.median_low(numbers_of[-max(2, len(numbers_of) // 8) :])  # of two the smaller: not one row
         needed = max(RISE * abs(least), RECOVERED * _recovered(numbers_of[: best + 1]))
-    if len(numbers_of) > SHORT and len(after) < 2 or level - least <= needed:
+    if (len(numbers_of) > SHORT and len(after) < 2) or level - least <= needed:
         return
     span = max(1, len(train) // 8)
     at_best = [number for row, number in train if row <= validation[best][0]][-span:] or [train[0][1]]
-    now = [number for _, number in train][-span:]
-    if not statistics.fmean(now) < statistics.fmean(at_best):
-        return
+    blocks = [
+        statistics.fmean(number for _, number in train[max(0, end - span) : end]) for end in range(len(train), 0, -span)
+    ]
+    lowest = min(blocks[1:], default=math.inf)
+    if not blocks[0] < statistics.fmean(at_best) or blocks[0] > lowest + NEW_LOW * abs(lowest):
+        return  # it does not fall, or it swings, as the losses of two adversaries do
     says = f"the training loss falls to {train[-1][1]:.4g}, the validation loss rises "
     says += f"from {least:.4g} (row {validation[best][0]}) to {after[-1]:.4g}"
     yield OVERFIT.suspicious(says, best_row=validation[best][0], rise=level - least)
@@ -515,10 +520,9 @@ def _recovered(numbers_of: Sequence[float]) -> float:
 
 
 def _stuck(train: list[float], classes: int | None) -> Iterator[Finding]:
-    if len(set(train)) == 1:
-        if train[0] != 0:  # a loss of exactly 0 has nothing left to learn
-            says = f"the training loss is {train[0]:.6g} to the last digit in all {len(train)} rows"
-            yield CONSTANT.suspicious(says)
+    if len(set(train)) == 1 and train[0] != 0:  # a loss of exactly 0 has nothing left to learn
+        says = f"the training loss is {train[0]:.6g} to the last digit in all {len(train)} rows"
+        yield CONSTANT.suspicious(says)
     late = train[len(train) // 2 :]
     level = statistics.fmean(late)
     if level <= 0 or max(late) - min(late) > FLAT * level:
@@ -528,7 +532,7 @@ def _stuck(train: list[float], classes: int | None) -> Iterator[Finding]:
         if abs(level - chance) < AT_CHANCE * chance:
             says = f"the training loss stays at {level:.4f}: ln {classes} is {chance:.4f}, what equal scores cost"
             yield CHANCE.suspicious(says, level=level, chance=chance)
-        elif 0 <= min(train) - soft + 1e-4 and level - soft < _soft_margin(classes):
+        elif min(train) > soft - 1e-4 and max(train) < soft + 1 + 1e-4 and level - soft < _soft_margin(classes):
             says = (
                 f"the training loss stays at {level:.4f}, and never falls below {soft:.4f}: the floor of cross entropy"
             )
@@ -557,7 +561,8 @@ def _nearest_count(level: float) -> int | None:
 
 
 def _diverging(train: list[float]) -> Iterator[Finding]:
-    first, last, least = statistics.median(train[:3]), statistics.median(train[-3:]), min(train)
+    smooth = [statistics.median(train[row : row + 3]) for row in range(len(train) - 2)]
+    first, last, least = smooth[0], smooth[-1], min(smooth)
     at_end = max(train) in train[-max(3, len(train) // 4) :]
     turned = least > 0 and last > 2 * first and last > TURNED * least
     if first > 0 and at_end and (last > EXPLODED * first or turned):
@@ -619,21 +624,21 @@ def _best(
 ) -> Iterator[Finding]:
     if not best:
         return
-    name = best.get("metric")
+    name = str(best.get("metric"))
     if name not in fields:
         says = f"the best row is chosen by {name!r}, which is no field of numbers: there are {', '.join(fields)}"
         yield unknown("diagnose_history", says).findings[0]
         return
     way, certain = _way(name, direction)
-    mode = best.get("mode")
+    mode = str(best.get("mode"))
     if way is not None and mode in ("min", "max") and mode != way:
         size = "small" if way == "min" else "large"
         says = f"the best row is chosen by the {mode} of {name}, which should be as {size} as possible"
         yield (DIRECTION.fault if certain else DIRECTION.suspicious)(says, metric=name, mode=mode)
     elif (chosen := way or mode) in ("min", "max"):
-        yield from _taken(fields, roles, name, str(chosen), _number(best.get("epoch")))
-    stopped = best.get("stopped_on")
-    if stopped and stopped != name:
+        yield from _taken(fields, roles, name, chosen, _number(best.get("epoch")))
+    stopped = str(best.get("stopped_on") or name)
+    if stopped != name:
         says = f"training is stopped by {stopped}, and the weights are chosen by {name}"
         yield OTHER_METRIC.suspicious(says + _apart(fields, direction, name, stopped))
 

@@ -5,50 +5,77 @@ from __future__ import annotations
 import hashlib
 import re
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 LIMIT = 15  # lines; the result has fewer
-WIDTH = 110  # characters of a source line or message line
-MESSAGE = 4  # lines of a message
+WIDTH = 220  # characters of a source line or message line: two lines of a terminal
+MESSAGE = 4  # lines of a message that have a place even where many frames are own
 OWN = 7  # frames of the user's code in one traceback: the first two and the last five
+HELD = 1000  # lines of a message that are read; a dispatcher's list has about 90
+ENTRIES = 4  # of a chain or group, told in one line each
 
 HEADER = re.compile(r"Traceback \(most recent call last\)")
+HEADING = re.compile(r"^([A-Za-z_][\w.]{0,150})\s{2,200}Traceback \(most recent call last\)")  # of a notebook
 FRAME = re.compile(r'^\s*File "([^"\n]{1,500})", line (\d{1,9})(?:, in (.{1,300}))?\s*$')
-NOTEBOOK = re.compile(r"^(?:File )?(.{1,300}?):(\d{1,9}), in (.{1,300})$")
+NOTEBOOK = re.compile(r"^File (.{1,300}?):(\d{1,9})(?:, in (.{1,300}))?$")
 CELL = re.compile(
     r"^(?:Input |Cell )?(In ?\[\d{1,6}\])(?:, (?:line|in <cell line:) (\d{1,9})>?(?:\(\))?)?(?:, in (.{1,300}))?:?\s*$"
 )
 OLD_NOTEBOOK = re.compile(r"^(<ipython-input-[^>\n]{1,80}>|[~/][^\s:]{1,300}\.py) in (.{1,300})$")
 ARROW = re.compile(r"^-{1,6}> ?(\d{1,9})\s(.{0,500})$")
+REPEATED = re.compile(r"^\[Previous line repeated (\d{1,9}) more times?\]$")
 RAISED = re.compile(r"^([A-Za-z_][\w.]{0,150})(?:: (.*)|:?\s*)$")
 RANK = re.compile(
     r"^(\[(?:default\d+:)?(?:\[?rank ?\d+\]?:?|default\d+)\]:?|\([\w-]{1,40} (?:pid|ip)=[^)\n]{1,80}\)) ?"
 )
-MARK = re.compile(r"^\s*[~^]{1,500}\s*$")
+STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? ")
+LABEL = re.compile(r"^( {0,4}\d{1,5}: )")  # of `srun --label`
+MARK = re.compile(r"^[ ~^]{1,500}$")
 COLOR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 GROUP = re.compile(r"^\s{0,200}(?:\| ?|\+-\+-{4,}|\+-{4,})")
-MEMBER = re.compile(r"\+?-{4,} \d{1,6} -{4,}")
-NOISE = re.compile(  # lines of a message that help nobody who did not write the library
-    r"^(?:Hint: |Developer debug context|For more details|Set TORCH|You can suppress"
-    r"|Exception raised from |frame #\d|C\+\+ CapturedTraceback|#\d+ |\s*[A-Za-z]\w*: (?:registered|fallthrough) )"
+MEMBER = re.compile(r"^\s{0,200}(?:\+-)?\+-{4,40} (?:\d{1,6}|\.\.\.) -{4,40}\s{0,9}$")
+SPLIT = "---- member ----"  # stands for the line above a member of a group
+LOG = re.compile(  # what a program says between its tracebacks: it ends a message
+    r"^\[?\d{4}-\d\d-\d\d[ T]|^\[?\d\d:\d\d:\d\d|^[IWEF]\d{4} \d\d:\d\d|^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[ :\[]"
+    r"|^(?:wandb|srun|slurmstepd)(?:\[\d{1,9}\])?: |^Exception (?:in thread|ignored in)|^(?:[Ee]poch|[Ss]tep)[ :=]{1,2}\d"
+    r"|^\s{0,3}\d{1,3}%\||^\S{1,300}\.py:\d{1,9}: \w{0,40}Warning: "
 )
-DISPATCH = re.compile(r"^\w+: (?:registered at|fallthrough registered)")
+NATIVE = re.compile(  # lines of a message that name places in the library's own source and nothing of the run
+    r"^(?:Exception raised from |frame #\d|C\+\+ CapturedTraceback|#\d+ |\s*\w+: (?:registered at|fallthrough )|\"\"\"$)"
+)
+ADVICE = re.compile(r"^(?:Hint: |Developer debug context|For more details|Set TORCH|You can suppress)")
+LAUNCHED = re.compile(  # the empty parts of what a launcher says of its processes
+    r"^(?:[=-]{10,}$|Failures:$|<NO_OTHER|time +: |error_file: |traceback : To enable|\[\d+\]:$)"
+)
+GENERAL = " This could be because the operator doesn't exist for this backend"  # what the dispatcher adds to every call
 SHAPES = re.compile(
-    r"torch\.Size\(\[[^\]\n]{0,80}\]\)|shape=\([^)\n]{0,80}\)|\[\d{1,9}(?:, \d{1,9}){0,7}\]"
-    r"|\b\d{1,9}x\d{1,9}(?:x\d{1,9}){0,5}\b|\bcuda:\d{1,3}\b|\btorch\.(?:float|int|bfloat|uint)\d{1,2}\b"
+    r"torch\.Size\(\[[^\]\n]{0,80}\]\)|(?:shape|size)=\([^)\n]{0,80}\)|\[\d{1,9}(?:, \d{1,9}){0,7}\]"
+    r"|\b\d{1,9}x\d{1,9}(?:x\d{1,9}){0,5}\b|\b(?:cuda|xpu|mps):\d{1,3}\b"
+    r"|\btorch\.(?:(?:float|int|bfloat|uint|complex)\d{1,3}|bool|half|double|(?:cuda\.)?\w{1,20}Tensor)\b"
+    r"|\bdtype=\w{1,20}"
 )
+WRAPPED = re.compile(r"got (\w{1,60}(?:Error|Exception)\(['\"].{1,300}?['\"]\))")  # what a compiler wraps
 CHAINS = {
     "The above exception was the direct cause of the following exception:": "cause",
     "During handling of the above exception, another exception occurred:": "context",
     "from user code:": "user code",
 }
+TOLD = {
+    "cause": "which was the direct cause of",
+    "context": "and while that was handled",
+    "member": "another member of the group:",
+}
 FORWARD = "Traceback of forward call that caused the error"  # what anomaly mode prints ahead of the failure
+QUOTED = "terminated with the following error:"  # torch.multiprocessing, above the traceback of a process
+DEFINED = "defined at (most recent call last):"  # TensorFlow, above the stack that built a graph
 LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
-SOURCES = re.compile(  # of libraries that run from a checkout
+PYTHON = re.compile(r"/(?:python3?\d*|(?:ana|mini)(?:conda|forge)3?)/lib/", re.IGNORECASE)  # on Windows
+SOURCES = re.compile(  # of libraries that run from a checkout, and of code that they write
     r"/(torch/(?:nn|_\w+|autograd|utils|optim|distributed|fx|jit|overrides|functional|multiprocessing)"
     r"|lightning/(?:pytorch|fabric)|pytorch_lightning|keras/src|tensorflow/python|torchmetrics)[/.]"
+    r"|/(torch)inductor_[^/]{1,80}/|/__(autograph)_generated_file"
 )
+SCRIPT = re.compile(r"/bin/([^/.]{1,80})$")  # `torchrun`, `accelerate`
 TYPED = ("<stdin>", "<string>", "<ipython-input", "<console>", "<cell")
 
 
@@ -58,6 +85,7 @@ class _Frame:
     line: str
     function: str
     source: str = ""
+    repeated: int = 0  # times more
 
     @property
     def package(self) -> str:
@@ -69,10 +97,11 @@ class _Frame:
             if at >= 0:
                 rest = path[at + len(part) :]
                 return rest.partition("/")[0].removesuffix(".py") if part.endswith("packages/") else "python"
-        found = SOURCES.search(path)
+        found = SOURCES.search(path) or SCRIPT.search(path)
         if found:
-            return found.group(1).partition("/")[0]
-        return "python" if path.startswith("<") and not path.startswith(TYPED) else ""
+            return next(part for part in found.groups() if part).partition("/")[0]
+        foreign = path.startswith("<") and not path.startswith(TYPED)
+        return "python" if foreign or PYTHON.search(path) else ""
 
 
 @dataclass
@@ -89,14 +118,18 @@ class _Raised:
         return [frame for frame in self.frames if not frame.package]
 
 
+Chain = list[_Raised]
+
+
 def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
     """Shorten a traceback to the user's own frames, the first cause and its message.
 
     Read are tracebacks of Python, with chained exceptions and exception groups; of IPython and Jupyter; of Lightning,
     Keras and TensorFlow; of `torch.compile`; of loader workers and spawned processes; and of several ranks in one log.
     The first line is the exception that came first, with its message; own frames follow, each on one line; library
-    frames are counted, and the call into the library is kept. What is no traceback, or is short already, comes back
-    unchanged.
+    frames are counted, and the call into the library is kept. Of several tracebacks in one log the first is told, the
+    others have a line each; what the log says around them is left out. What is no traceback, or is short already,
+    comes back unchanged.
 
     Args:
         trace: The text of a log or traceback, or an exception.
@@ -113,24 +146,21 @@ def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
             print(rerail.minify_traceback(error))
         ```
     """
-    text = trace if isinstance(trace, str) else "".join(traceback.format_exception(trace))
-    lines = text.splitlines()
+    text = _text(trace)
     limit = max(6, limit)
-    if len(lines) < limit or not _holds_a_traceback(text):
+    failures = _failures(text) if len(text.splitlines()) >= limit else []
+    if not failures:
         return text
-    streams = [_parsed(stream) for stream in _streams(lines)]
-    streams = [raised for raised in streams if any(each.frames or each.kind for each in raised)]
-    if not streams:
-        return text
-    first, *others = streams
-    same = [other for other in others if _signature(other) == _signature(first)]
+    first, *others = failures
+    same = sum(_signature(other) == _signature(first) for other in others)
     different = [other for other in others if _signature(other) != _signature(first)]
-    room = limit - 1 - bool(same) - min(len(different), 2)
-    short = _shortened(first, room)
-    if same:
-        short.append(f"the same in {len(same)} more process{'es' if len(same) > 1 else ''}")
-    short += [f"another failure: {_headline(_root(other), 1)[0]}" for other in different[:2]]
-    return "\n".join(short[: limit - 1]) + "\n"
+    tail = [f"the same in {same} more {'process or traceback' if same == 1 else 'processes or tracebacks'}"] * bool(
+        same
+    )
+    tail += [_cut(f"another failure: {_told_briefly(_root(other))}") for other in different[:1] + different[1:][-1:]]
+    if len(different) > 2:
+        tail.insert(-1, f"... {len(different) - 2} more failures")
+    return "\n".join([*_shortened(first, limit - 1 - len(tail)), *tail]) + "\n"
 
 
 def traceback_signature(trace: str | BaseException) -> str:
@@ -140,135 +170,179 @@ def traceback_signature(trace: str | BaseException) -> str:
         trace: As in `minify_traceback`.
 
     Returns:
-        The type of the first cause and twelve hexadecimal digits, "" where there is no traceback.
+        The type of the first cause and twelve hexadecimal digits, "" where there is no traceback. The digits stand for
+        the type, the names of the own functions, and the call into a library.
     """
-    text = trace if isinstance(trace, str) else "".join(traceback.format_exception(trace))
-    if not _holds_a_traceback(text):
-        return ""
-    streams = [_parsed(stream) for stream in _streams(text.splitlines())]
-    return next((_signature(raised) for raised in streams if any(each.frames or each.kind for each in raised)), "")
+    return next(map(_signature, _failures(_text(trace))), "")
 
 
 def own_frames(trace: str | BaseException) -> list[tuple[str, int, str]]:
     """Return `(path, line, function)` of the user's own frames in the first cause, the outermost first."""
-    text = trace if isinstance(trace, str) else "".join(traceback.format_exception(trace))
-    if not _holds_a_traceback(text):
-        return []
-    streams = [_parsed(stream) for stream in _streams(text.splitlines())]
-    root = next((_root(raised) for raised in streams if raised), None)
-    return [] if root is None else [(each.path, int(each.line or 0), each.function) for each in root.own]
+    root = next(map(_root, _failures(_text(trace))), _Raised())
+    return [(each.path, int(each.line or 0), each.function) for each in root.own]
 
 
-def _holds_a_traceback(text: str) -> bool:
-    if HEADER.search(text) is not None:
-        return True
+def _text(trace: str | BaseException) -> str:
+    return trace if isinstance(trace, str) else "".join(traceback.format_exception(trace))
+
+
+def _failures(text: str) -> list[Chain]:
+    """Return the failures of a text, each as the exceptions that hang together; none where it is no traceback."""
     lines = text.splitlines()
-    return any(FRAME.match(line) for line in lines) and any(
-        re.match(r"^\s*\w*(?:Error|Warning):", line) for line in lines
-    )
+    if HEADER.search(text) is None and not (
+        any(map(FRAME.match, lines)) and any(re.match(r"^\s*\w*(?:Error|Warning):", line) for line in lines)
+    ):
+        return []
+    return [chain for stream in _streams(lines) for chain in _chains(_Reader().read(stream))]
 
 
 def _streams(lines: list[str]) -> list[list[str]]:
     """Part the lines of several processes, and take away colours and prefixes."""
+    lines = [COLOR.sub("", line) for line in lines]
+    stamped, labelled = (
+        any((found := prefix.match(line)) and HEADER.match(line, found.end()) for line in lines)
+        for prefix in (STAMP, LABEL)
+    )
     streams: dict[str, list[str]] = {}
     groups = any("Exception Group Traceback" in line for line in lines)
-    for raw in lines:
-        line = COLOR.sub("", raw)
-        found = RANK.match(line)
-        key = found.group(1) if found else ""
+    for line in lines:
+        line = STAMP.sub("", line, count=1) if stamped else line
+        found = RANK.match(line) or (LABEL.match(line) if labelled else None)
         line = line[found.end() :] if found else line
         if groups:
-            cut = GROUP.match(line)
-            if cut and MEMBER.search(line):
-                line = "---- member ----"
-            elif cut:
-                line = line[cut.end() :]
-        streams.setdefault(key, []).append(line)
-    ranked = [stream for key, stream in streams.items() if key]
-    plain = streams.get("", [])
-    if any(HEADER.search(line) for stream in ranked for line in stream):
-        return [*ranked, plain] if any(HEADER.search(line) for line in plain) else ranked
-    return [plain, *ranked]
+            line = SPLIT if MEMBER.match(line) else GROUP.sub("", line, count=1)
+        streams.setdefault(found.group(1) if found else "", []).append(line)
+    plain = streams.pop("", [])
+    if any(HEADER.search(line) for stream in streams.values() for line in stream):
+        return [*streams.values(), plain]
+    return [plain, *streams.values()]
 
 
-def _parsed(lines: list[str]) -> list[_Raised]:
-    """Read the exceptions of one process, in the order of the text."""
-    found: list[_Raised] = []
-    current: _Raised | None = None
-    relation = ""
-    arrow_wanted = False
-    for line in lines:
-        stripped = line.strip()
-        if stripped in CHAINS:
-            relation = CHAINS[stripped]
-            if relation == "user code":
-                current = _Raised(relation)
-                found.append(current)
-            else:
-                current = None
-            continue
+class _Reader:
+    """Reads the exceptions of one process line by line, in the order of the text."""
+
+    def __init__(self) -> None:
+        self.found: list[_Raised] = []
+        self.current: _Raised | None = None
+        self.relation = ""  # of the exception that comes next
+        self.heading = ""  # the type that a notebook writes above the frames
+        self.in_notebook = False  # its source lines are numbered, and only the exception begins a line
+        self.ended = False  # the message
+        self.skipping = False  # the stack that built a graph, inside a message
+        self.before = ""  # the last line that is not empty
+
+    def read(self, lines: list[str]) -> list[_Raised]:
+        for line in lines:
+            stripped = line.strip()
+            if not (self._joins(line, stripped) or self._begins(line) or self._enters(line, stripped)):
+                if self.current is None:
+                    self._bare(stripped)
+                elif LOG.match(line):
+                    self.ended = bool(self.current.kind)
+                elif self.current.kind:
+                    self._says(self.current, line, stripped)
+                else:
+                    self._shows(self.current, line, stripped)
+            self.before = stripped or self.before
+        return [each for each in self.found if each.frames or each.kind]
+
+    def _start(self, relation: str) -> _Raised:
+        self.current = _Raised(relation)
+        self.found.append(self.current)
+        self.relation, self.in_notebook, self.ended, self.skipping = "", False, False, False
+        return self.current
+
+    def _joins(self, line: str, stripped: str) -> bool:
+        """Read a line between two exceptions."""
         if FORWARD in line:
-            current = _Raised("forward")
-            found.append(current)
-            continue
-        if line == "---- member ----":
-            relation, current = "member", None
-            continue
-        if HEADER.search(line):
-            inside = current is not None and bool(current.kind)
-            current = _Raised(relation or ("original" if inside and "Original" in line else "nested" if inside else ""))
-            found.append(current)
-            relation = ""
-            continue
+            self._start("forward")
+        elif stripped == "from user code:":
+            self._start("user code")
+        elif stripped in CHAINS or line == SPLIT:
+            if stripped in CHAINS and self.current is None:
+                self.relation = self.relation or "bare"
+                self._bare(self.before)  # an exception that was named as a cause and never raised has no frames
+            self.relation, self.current = CHAINS.get(stripped, "member"), None
+        else:
+            return False
+        return True
+
+    def _begins(self, line: str) -> bool:
+        """Read the line above the frames."""
+        if not HEADER.search(line):
+            return False
+        outer = self.current.kind if self.current is not None else ""
+        quoted = "Original" in line or self.before.endswith((QUOTED, '"""')) or outer.startswith("tensorflow.")
+        heading = HEADING.match(line)
+        self._start(self.relation or ("original" if outer and quoted else ""))
+        self.heading = heading.group(1) if heading else ""
+        return True
+
+    def _enters(self, line: str, stripped: str) -> bool:
+        """Read a frame."""
         frame = _frame(line)
-        if frame is not None:
-            if current is None or (current.kind and current.relation != "user code"):
-                if current is not None and not stripped.startswith(("File", "Cell", "In", "~", "/", "<")):
-                    current.message.append(stripped)
-                    continue
-                current = _Raised(relation)
-                found.append(current)
-                relation = ""
+        if frame is None:
+            return False
+        current = self.current
+        if current is not None and current.kind and not stripped.startswith(("File", "Cell", "In", "~", "/", "<")):
+            return False
+        if not self.skipping:
+            if current is None or current.kind:
+                current = self._start(self.relation)
             current.frames.append(frame)
-            arrow_wanted = not line.lstrip().startswith('File "')
-            continue
-        if current is None:
-            continue
-        arrow = ARROW.match(line)
-        if current.frames and arrow and not current.kind:
-            frame = current.frames[-1]
+            self.in_notebook = not FRAME.match(line)
+        return True
+
+    def _bare(self, stripped: str) -> None:
+        """Read an exception that has no frames; only a group or a chain shows one."""
+        raised = RAISED.match(stripped) if self.relation else None
+        if raised is not None and _is_exception(raised.group(1)):
+            current = self._start("" if self.relation == "bare" else self.relation)
+            current.kind, current.message = raised.group(1), [raised.group(2)] if raised.group(2) else []
+
+    def _shows(self, current: _Raised, line: str, stripped: str) -> None:
+        """Read a line below a frame: its source, an arrow, or the exception that ends the frames."""
+        frame = current.frames[-1] if current.frames else None
+        arrow, repeated = ARROW.match(line), REPEATED.match(stripped)
+        raised = RAISED.match(stripped)
+        indented = line.startswith((" ", "\t"))
+        if frame is not None and arrow:
             frame.line, frame.source = frame.line or arrow.group(1), arrow.group(2).strip()
-            continue
-        if current.frames and not current.kind and (line.startswith((" ", "\t")) or not stripped or arrow_wanted):
-            raised = RAISED.match(line) if not line.startswith((" ", "\t")) else None
-            if raised is None or not _is_exception(raised.group(1)):
-                if stripped and not MARK.match(line) and not current.frames[-1].source and not arrow_wanted:
-                    current.frames[-1].source = stripped
-                continue
-        if not current.kind:
-            raised = RAISED.match(stripped)
-            if raised is not None and (current.frames or _is_exception(raised.group(1))):
-                current.kind = raised.group(1)
-                if raised.group(2):
-                    current.message.append(raised.group(2))
-        elif stripped or (current.message and len(current.message) < 200):
+        elif frame is not None and repeated:
+            frame.repeated += int(repeated.group(1))
+        elif frame is not None and (indented or not stripped):
+            if stripped and not MARK.match(line) and not frame.source and not self.in_notebook:
+                frame.source = stripped
+        elif raised is not None and (
+            _is_exception(raised.group(1))
+            or raised.group(1) == self.heading
+            or (frame is not None and not self.in_notebook)
+        ):
+            current.kind, current.message = raised.group(1), [raised.group(2)] if raised.group(2) else []
+
+    def _says(self, current: _Raised, line: str, stripped: str) -> None:
+        """Read a line of a message."""
+        if self.skipping and stripped and not line.startswith((" ", "\t")):
+            self.skipping = False
+        if stripped.endswith(DEFINED):
+            self.skipping = True
+        elif stripped == '"""':
+            self.ended = True  # of a traceback that another process sent
+        elif not self.skipping and not self.ended and len(current.message) < HELD:
             current.message.append(stripped)
-    return [each for each in found if each.frames or each.kind]
 
 
 def _frame(line: str) -> _Frame | None:
     found = FRAME.match(line)
     if found:
         return _Frame(found.group(1), found.group(2), found.group(3) or "")
-    if line.startswith(("File ", "~", "/")):
-        found = NOTEBOOK.match(line)
+    line = line.strip() if line.startswith((" ", "\t")) and line.lstrip().startswith("Cell In") else line
+    if line.startswith(("File ", "Cell", "Input", "In [", "In[", "~", "/", "<")):
+        found = NOTEBOOK.match(line) or CELL.match(line)
         if found:
-            return _Frame(found.group(1), found.group(2), found.group(3).partition("(")[0])
-    if line.startswith(("Cell", "Input", "In [", "In[")):
-        found = CELL.match(line.strip())
-        if found:
-            return _Frame(f"Cell {found.group(1)}", found.group(2) or "", (found.group(3) or "").partition("(")[0])
-    found = OLD_NOTEBOOK.match(line)
+            path = found.group(1) if line.startswith("File ") else f"Cell {found.group(1)}"
+            return _Frame(path, found.group(2) or "", (found.group(3) or "").partition("(")[0])
+        found = OLD_NOTEBOOK.match(line)
     return _Frame(found.group(1), "", found.group(2).partition("(")[0]) if found else None
 
 
@@ -279,99 +353,138 @@ def _is_exception(name: str) -> bool:
     )
 
 
-def _root(raised: list[_Raised]) -> _Raised:
-    """Return the exception that came first: a cause before its consequence, a worker's before its report."""
-    chain = _last_chain(raised)
-    inner = [each for each in chain if each.relation in ("original", "nested") and (each.kind or each.frames)]
-    if inner:
-        return inner[-1]
-    members = [each for each in chain if each.relation == "member" and each.kind]
-    root = members[0] if members else chain[0]
-    user = [each for each in chain if each.relation == "user code"]
-    return _Raised(root.relation, [*root.frames, *user[0].frames], root.kind, root.message) if user else root
+def _chains(raised: list[_Raised]) -> list[Chain]:
+    """Part the exceptions of one process into failures; a forward call belongs to the failure after it."""
+    chains: list[Chain] = []
+    forward: Chain = []
+    for each in raised:
+        if each.relation == "forward":
+            forward.append(each)
+        elif each.relation and chains:
+            chains[-1].append(each)
+        else:
+            chains.append([*forward, each])
+            forward = []
+    return chains or [forward] * bool(forward)
 
 
-def _last_chain(raised: list[_Raised]) -> list[_Raised]:
-    """Return the exceptions that hang together; of several tracebacks in one text the first."""
-    failures = [each for each in raised if each.relation != "forward"] or raised
-    chain = [failures[0]]
-    for each in failures[1:]:
-        if each.relation == "":
-            break
-        chain.append(each)
-    return chain
+def _first(chain: Chain) -> int:
+    """Return where the exception is that came first: a cause before its consequence, a worker's before its report."""
+    positions = {relation: index for index, relation in reversed([*enumerate(each.relation for each in chain)])}
+    if "original" in positions:
+        return max(index for index, each in enumerate(chain) if each.relation == "original")
+    leaves = [index for index, each in enumerate(chain) if each.relation == "member" and each.kind[-5:] != "Group"]
+    return leaves[0] if leaves else next((i for i, each in enumerate(chain) if each.relation != "forward"), 0)
 
 
-def _shortened(raised: list[_Raised], room: int) -> list[str]:
-    chain = _last_chain(raised)
-    root = _root(raised)
-    at = next((index for index, each in enumerate(chain) if each.kind == root.kind and each.message == root.message), 0)
-    later = [each for each in (*chain[at + 1 :], *reversed(chain[:at])) if each.kind and each.message != root.message][
-        :3
+def _root(chain: Chain) -> _Raised:
+    """Return the exception that came first, with the frames of a compiled function below those that called it."""
+    root = chain[_first(chain)]
+    user = next((each.frames for each in chain if each.relation == "user code"), [])
+    return _Raised(root.relation, [*root.frames, *user], root.kind, root.message)
+
+
+def _shortened(chain: Chain, room: int) -> list[str]:
+    """Return what came first with its message and frames, and what followed."""
+    root, at = _root(chain), _first(chain)
+    others = [
+        each
+        for each in (*chain[at + 1 :], *reversed(chain[:at]))
+        if each.kind and each.relation != "forward" and (each.own or each.message != root.message)
     ]
-    forward = [frame for each in raised if each.relation == "forward" for frame in each.own][-2:]
-    head = _headline(root, MESSAGE)
-    space = room - len(head) - len(later) - len(forward)
-    called = [f"  the forward call behind it: {_told(frame).strip()}" for frame in forward]
-    return [*head, *_frames(root, max(3, space)), *called, *(_follows(each) for each in later)]
+    follow = [_cut(_follows(each)) for each in others[:ENTRIES]]
+    if len(others) > ENTRIES:
+        follow[-1] = f"... {len(others) - ENTRIES + 1} more exceptions of this {_family(others)}"
+    forward = [frame for each in chain if each.relation == "forward" for frame in each.own][-2:] if at else []
+    follow = [_cut(f"  the forward call behind it: {_told(frame).strip()}") for frame in forward] + follow
+    follow = follow[: max(0, room - 4)]
+    needed = min(OWN, max(1, len(root.own))) + 1
+    head = _headline(root, min(room - 3 - len(follow), max(MESSAGE, room - len(follow) - needed)))
+    return [*head, *_frames(root, room - len(head) - len(follow)), *follow]
+
+
+def _family(others: list[_Raised]) -> str:
+    return "group" if any(each.relation == "member" for each in others) else "chain"
 
 
 def _headline(root: _Raised, lines: int) -> list[str]:
-    """Return the type and the message, without lists that the dispatcher adds, with all shapes."""
-    kept: list[str] = []
-    dropped: list[str] = []
-    for line in root.message:
-        noise = NOISE.match(line) or DISPATCH.match(line) or (kept and not line)
-        (dropped if noise or len(kept) >= lines else kept).append(line)
-    first = kept[0] if kept else ""
-    if len(first) > 2 * WIDTH:
-        sentence = first.find(". ")
-        cut = sentence + 1 if 0 < sentence < 4 * WIDTH else 2 * WIDTH
-        dropped.append(first[cut:])
-        first = first[:cut]
-    shown = [f"{root.kind or 'the trace ends without an exception'}{': ' + first if first else ''}"]
-    shown += [f"  {_cut(line, 2 * WIDTH)}" for line in kept[1:] if line]
-    inside = re.search(r"got (\w{1,60}(?:Error|Exception)\(['\"].{1,300}?['\"]\))", "\n".join(root.message))
-    if inside and lines > 1 and inside.group(1) not in "\n".join(shown):  # what a compiler wraps
+    """Return the type and at most so many lines of the message, and all shapes that other lines name."""
+    launched = root.kind.endswith("ChildFailedError")
+    said = [line for line in root.message if line and not NATIVE.match(line)]
+    said = [line for line in said if not (launched and LAUNCHED.match(line))]
+    main = [line for line in said if not ADVICE.match(line)]
+    kept = [_sentences(main[0]), *(_cut(line) for line in main[1:])] if main else []
+    shown = [f"{root.kind or 'the trace ends without an exception'}{': ' + kept[0] if kept else ''}"]
+    shown += [f"  {line}" for line in kept[1:]]
+    inside = WRAPPED.search("\n".join(said)[:20_000])
+    if inside and not any(inside.group(1) in line for line in shown):
         shown.insert(1, f"  {inside.group(1)}")
+    complete = len(shown) <= lines and kept == said
+    shown = shown if len(shown) <= lines else shown[: max(1, lines - 1)]
+    if complete or lines < 2:
+        return shown
     text = "\n".join(shown)
-    extra = [shape for shape in dict.fromkeys(SHAPES.findall("\n".join(dropped))) if shape not in text][:6]
-    if extra and lines > 1:
-        shown.append("  also named: " + ", ".join(extra))
-    return shown
+    named = [each for each in dict.fromkeys(SHAPES.findall("\n".join(said))) if each not in text and each[:2] != "0x"]
+    return [*shown, _cut("  also named: " + ", ".join(named))][: lines if named else len(shown)]
+
+
+def _sentences(text: str) -> str:
+    """Return as many whole sentences of a long line as fit, the first in any case."""
+    text = text.partition(GENERAL)[0]
+    if len(text) <= WIDTH:
+        return text
+    end = text.rfind(". ", 0, WIDTH)
+    return text[: end + 1] if end > 0 else _cut(text)
 
 
 def _frames(root: _Raised, room: int) -> list[str]:
     """Return one line for each own frame, and one for the library frames between and after them."""
-    own = root.own
+    own = _unrepeated(root.own)
     library = [frame for frame in root.frames if frame.package]
     if not own:
-        last = library[-2:]
-        shown = [_told(frame) for frame in last]
-        rest = len(library) - len(last)
-        return [*([f"  ... {rest} library frames ({_packages(library)})"] if rest else []), *shown]
-    keep = min(OWN, max(1, room - 2))
-    shown_own = (
-        own if len(own) <= keep else [*own[: max(1, keep - 5)], *own[-min(5, keep - 1) :]] if keep > 1 else own[-1:]
-    )
-    shown = [_told(frame) for frame in shown_own]
-    if len(shown_own) < len(own):
-        shown.insert(
-            len(shown_own) - min(5, keep - 1) if keep > 1 else 0, f"  ... {len(own) - len(shown_own)} more own frames"
-        )
+        last = library[-max(0, min(2, room - 1)) :] if room > 1 else []
+        counted = [f"  ... {_counted(library, 'library')} ({_packages(library)})"] if len(library) > len(last) else []
+        return [*counted, *map(_told, last)]
+    keep = min(OWN, max(1, room - bool(library)))
+    if len(own) > keep:
+        keep = max(1, keep - 1)
+        after = min(5, keep - 1) or 1
+        left_out = sum(1 + frame.repeated for frame in own[keep - after : -after])
+        shown = [*map(_told, own[: keep - after]), f"  ... {left_out} more own frames", *map(_told, own[-after:])]
+    else:
+        shown = [*map(_told, own)]
     if library:
         position = max(index for index, frame in enumerate(root.frames) if not frame.package)
-        entered = root.frames[position + 1] if position + 1 < len(root.frames) else None
-        said = f"  ... {len(library)} library frames ({_packages(library)})"
-        if entered is not None:
-            said += f"; entered by {_place(entered)} in {entered.function}"
-        shown.append(said)
-    return shown
+        said = f"  ... {_counted(library, 'library')} ({_packages(library)})"
+        below = root.frames[position + 1 :]
+        said += f"; entered by {_place(below[0])} in {below[0].function}" if below else ""
+        said += f", raised in {_place(below[-1])} in {below[-1].function}" if len(below) > 1 else ""
+        shown.append(_cut(said))
+    return shown[-max(1, room) :]
+
+
+def _unrepeated(frames: list[_Frame]) -> list[_Frame]:
+    """Join the frames of a function that calls itself."""
+    joined: list[_Frame] = []
+    for frame in frames:
+        last = joined[-1] if joined else None
+        if last and (last.path, last.line, last.function) == (frame.path, frame.line, frame.function):
+            times = last.repeated + 1 + frame.repeated
+            joined[-1] = _Frame(last.path, last.line, last.function, last.source or frame.source, times)
+        else:
+            joined.append(frame)
+    return joined
+
+
+def _counted(frames: list[_Frame], what: str) -> str:
+    count = sum(1 + frame.repeated for frame in frames)
+    return f"{count} {what} frame{'' if count == 1 else 's'}"
 
 
 def _told(frame: _Frame) -> str:
     function = f" in {frame.function}" if frame.function else ""
-    return _cut(f"  {_place(frame)}{function}" + (f": {frame.source}" if frame.source else ""), 2 * WIDTH)
+    again = f" ({frame.repeated} times more)" if frame.repeated else ""
+    return _cut(f"  {_place(frame)}{function}{again}" + (f": {frame.source}" if frame.source else ""))
 
 
 def _place(frame: _Frame) -> str:
@@ -384,14 +497,12 @@ def _place(frame: _Frame) -> str:
 
 
 def _follows(each: _Raised) -> str:
-    words = {
-        "cause": "which was the direct cause of",
-        "context": "and while that was handled",
-        "member": "another member of the group:",
-    }
-    last = each.own[-1] if each.own else None
-    place = f" ({_place(last)})" if last is not None else ""
-    return _cut(f"{words.get(each.relation, 'reported by')} {_headline(each, 1)[0]}{place}", 2 * WIDTH)
+    return f"{TOLD.get(each.relation, 'reported by')} {_told_briefly(each)}"
+
+
+def _told_briefly(each: _Raised) -> str:
+    place = f" ({_place(each.own[-1])})" if each.own else ""
+    return _cut(_headline(each, 1)[0], WIDTH - 40 - len(place)) + place
 
 
 def _packages(library: list[_Frame]) -> str:
@@ -399,11 +510,17 @@ def _packages(library: list[_Frame]) -> str:
 
 
 def _cut(text: str, width: int = WIDTH) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    return text if len(text) <= width else text[: max(0, width - 3)] + "..."
 
 
-def _signature(raised: list[_Raised]) -> str:
-    root = _root(raised)
-    entered = next((frame.package for frame in root.frames if frame.package), "")
-    names: Iterator[str] = (frame.function for frame in root.own)
-    return f"{root.kind or 'none'}-{hashlib.sha256('|'.join([root.kind, entered, *names]).encode()).hexdigest()[:12]}"
+def _signature(chain: Chain) -> str:
+    root = _root(chain)
+    last = max((index for index, frame in enumerate(root.frames) if not frame.package), default=-1)
+    entered = root.frames[last + 1] if last + 1 < len(root.frames) else _Frame("", "", "")
+    call = "" if entered.function.startswith("_") else entered.function  # private names change with the release
+    names = [frame.function.rpartition(".")[2] for frame in root.own]  # a notebook writes the class before a method
+    names = ["<module>" if not name or name.startswith("<cell line") else name for name in names]
+    names = [name for name in names if name not in ("<listcomp>", "<dictcomp>", "<setcomp>")]  # gone since Python 3.12
+    parts = [root.kind, entered.package, call, *dict.fromkeys(names)]  # once each: a recursion ends at any depth
+    digits = hashlib.sha256("|".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
+    return f"{root.kind or 'none'}-{digits[:12]}"
