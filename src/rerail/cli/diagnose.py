@@ -43,7 +43,8 @@ def _is_file(what: str) -> bool:
 
 
 def _history(what: str) -> Report:
-    from rerail.diagnostics.history import diagnose_history, read_history
+    from rerail.diagnostics.history import diagnose_history
+    from rerail.diagnostics.reading import read_history
 
     path = Path(what)
     if path.is_dir():

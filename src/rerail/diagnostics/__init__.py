@@ -1,14 +1,16 @@
 """The layered checklist as functions: one module a layer, each answers with a `Report`.
 
-| layer         | module        |
-| ------------- | ------------- |
-| process       | `environment`, `tracebacks`, `history`, `comparison` |
-| data          | `data`        |
-| values        | `values`      |
-| tiny batch    | `tiny_batch`  |
-| gradient path | `gradient_path`, `nonfinite` |
-| update        | `update`      |
-| evaluation    | `evaluation`  |
+| layer         | modules                                                                                   |
+| ------------- | ----------------------------------------------------------------------------------------- |
+| process       | `environment`, `digests`, `failures`, `tracebacks`, `history`, `reading`                  |
+|               | `comparison`, `resuming`, `reporting`                                                     |
+| data          | `data`, `reads`, `leak`, `rows`                                                           |
+| values        | `loss_contract`, `spying`, `values`                                                       |
+| tiny batch    | `tiny_batch`                                                                              |
+| gradient path | `gradient_path`, `activations`, `graph`, `gradient_check`, `nonfinite`                    |
+| update        | `update`, `watching`, `accumulation`, `replicas`                                          |
+| evaluation    | `evaluation`, `metrics`, `modes`                                                          |
 
+What all of them use: `finding` (causes, findings, reports), `state` (leave no trace), `calling` (how a model is called).
 `checkup` runs the layers in order; `monitor` watches a loop. Every check leaves what it was given as it was.
 """

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import decimal
 import itertools
-import json
 import math
-import numbers
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, unknown
+from rerail.diagnostics.reading import PLACE, ROLES, cell_of, number_in, plain_name, read_rows, rows_in
 
 # Names as `_plain_name` gives them: "train/loss", "Train loss" and "train-loss" are all train_loss. The first counts.
-ROLES = {
-    "train": ("train_loss", "training_loss", "train_loss_epoch", "loss", "loss_train", "loss_training", "loss_epoch",
-              "train_loss_step", "loss_step"),
-    "validation": ("validation_loss", "val_loss", "valid_loss", "eval_loss", "dev_loss", "loss_validation", "loss_val",
-                   "loss_valid", "loss_eval", "validation_loss_epoch", "val_loss_epoch", "valid_loss_epoch",
-                   "eval_loss_epoch", "test_loss"),
-    "gradient_norm": ("gradient_norm", "grad_norm", "unclipped_norm", "total_norm", "grad_2_0_norm_total"),
-    "rate": ("learning_rate", "lr", "rate"),
-    "epoch": ("epoch", "epochs"),
-    "step": ("step", "global_step", "iteration", "iter", "batch"),
-}  # fmt: skip
-PLACE = (*ROLES["epoch"], *ROLES["step"])  # where a row stands, not what was measured
 SMALL = {"loss", "error", "mse", "mae", "rmse", "perplexity", "ppl", "wer", "cer", "fid", "nll", "bce"}
 LARGE = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "dice", "bleu", "rouge", "recall", "precision", "r2",
          "psnr", "ssim", "return", "reward"}  # fmt: skip
@@ -159,7 +143,7 @@ def diagnose_history(
     """
     ways, wanted = _ways(direction), _count(classes)
     chosen = _mapping(best, "best", 'such as {"metric": "val_loss", "mode": "min", "epoch": 3}')
-    rows = _read(records) if isinstance(records, (str, Path)) else _rows(records)
+    rows = read_rows(records) if isinstance(records, (str, Path)) else rows_in(records)
     if not any(rows):
         raise CannotAnswer("the history has no rows")
     fields = _fields(rows)
@@ -176,63 +160,6 @@ def diagnose_history(
     findings += _rates(fields, roles, len(rows))
     findings += _best(fields, roles, chosen, ways)
     return Report("diagnose_history", tuple(findings), _facts(rows, roles, series), COLUMNS, tuple(_table(fields)))
-
-
-def read_history(path: str | Path) -> list[dict[str, Any]]:
-    """Read a history from a CSV, JSONL or JSON file; rows of one epoch are joined.
-
-    Training and validation values of one epoch often stand on rows of their own, with empty cells. Such a row is added
-    to the last row of its epoch (of its step, where there is no epoch), unless the two hold the same field.
-
-    Args:
-        path: The file. A JSON file holds a list of rows, or a mapping of lists, also under "history" or "log_history".
-
-    Returns:
-        One mapping a row; an empty cell is left out.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it holds no history; the message names the line.
-
-    Example:
-        ```python
-        rows = rerail.read_history("lightning_logs/version_0/metrics.csv")
-        rows[-1]["val_loss"]
-        ```
-    """
-    text = Path(path).read_text("utf-8", errors="replace").lstrip("\ufeff")
-    if "\0" in text:
-        raise ValueError("it is no text: give the log, not the checkpoint")
-    if text.lstrip().startswith(("[", "{")):
-        return _joined(_json(text))
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return []
-    try:
-        table = csv.Sniffer().sniff("\n".join(lines[:5]), ",;\t").delimiter
-    except csv.Error:
-        table = ","
-    try:
-        rows = list(csv.DictReader(lines, delimiter=table, skipinitialspace=True))
-    except csv.Error as error:
-        raise ValueError(f"it is no table: {error}; expected a CSV with a line of names") from None
-    cleaned = [
-        {name.strip(): _cell(value) for name, value in row.items() if name and isinstance(value, str) and value.strip()}
-        for row in rows
-    ]
-    if not any(isinstance(value, float) for row in cleaned for value in row.values()):
-        raise ValueError("it has no column of numbers: expected a CSV with a line of names, JSONL, or JSON")
-    return _joined(cleaned)
-
-
-def _read(path: str | Path) -> list[dict[str, Any]]:
-    try:
-        return read_history(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    raise CannotAnswer(f"{str(path)!r} was not read as a history: {reason}")
 
 
 def _ways(direction: Any) -> dict[str, str]:
@@ -254,115 +181,21 @@ def _mapping(given: Any, name: str, example: str) -> dict[str, Any]:
 def _count(classes: Any) -> int | None:
     if classes is None:
         return None
-    number = _number(classes)
+    number = number_in(classes)
     if number is None or not number.is_integer() or number < 1:
         raise CannotAnswer(f"`classes` must be a whole number of classes, got {classes!r}")
     return int(number) if number > 1 else None  # one class has no chance level: its cross entropy is always 0
-
-
-def _json(text: str) -> list[dict[str, Any]]:
-    try:
-        held = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply for a history") from None
-    except ValueError:
-        held = []
-        for number, line in enumerate(text.splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                held.append(json.loads(line))
-            except (ValueError, RecursionError):
-                raise ValueError(f"line {number} is no JSON: {line.strip()[:60]!r}") from None
-    return _rows(held)
-
-
-def _rows(records: Any) -> list[dict[str, Any]]:
-    """Return any form of a history as rows; what is no mapping stays as an empty row, so that numbers hold."""
-    if isinstance(records, Mapping):
-        for name in ("history", "log_history"):  # what Keras saves, what the trainer of transformers saves
-            if isinstance(records.get(name), (list, Mapping)):
-                return _rows(records[name])
-        columns = {
-            str(name): list(value)
-            for name, value in records.items()
-            if isinstance(value, (list, tuple, range))
-            or (hasattr(value, "tolist") and getattr(value, "ndim", None) != 0)
-        }
-        if not columns:
-            return [{str(name): value for name, value in records.items()}] if records else []
-        length = max(map(len, columns.values()))
-        return [{name: value[row] for name, value in columns.items() if row < len(value)} for row in range(length)]
-    if hasattr(records, "to_dict"):  # a data frame
-        return _rows(records.to_dict("list"))
-    if hasattr(records, "history"):  # what `fit` of Keras returns
-        return _rows(records.history)
-    if isinstance(records, Iterable) and not isinstance(records, (str, bytes)):
-        return [
-            {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {} for row in records
-        ]
-    raise CannotAnswer(f"a history is a list of mappings, a mapping of lists or a file, got {type(records).__name__}")
-
-
-def _joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the rows of one epoch that hold different fields, as loggers write them."""
-    joined: list[dict[str, Any]] = []
-    last: dict[tuple[str, Any], int] = {}  # row in `joined` by epoch
-    for row in rows:
-        keys = {_plain_name(name): value for name, value in row.items() if isinstance(value, (int, float, str))}
-        place = next(((name, keys[name]) for name in PLACE if name in keys), None)
-        at = last.get(place) if place is not None else None
-        if at is not None and not _measured(row) & _measured(joined[at]):
-            joined[at] = {**joined[at], **row}
-            continue
-        if place is not None:
-            last[place] = len(joined)
-        joined.append(dict(row))
-    return joined
-
-
-def _measured(row: Mapping[str, Any]) -> set[str]:
-    return {name for name in row if _plain_name(name) not in PLACE}
-
-
-def _plain_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
-def _cell(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _number(value: Any) -> float | None:
-    """Return a number, also of NumPy, torch or TensorFlow; None for a truth value, a text, a missing one."""
-    if isinstance(value, bool) or value is None or isinstance(value, (str, bytes)):
-        return None
-    if isinstance(value, (numbers.Real, decimal.Decimal)):
-        try:
-            return float(value)
-        except (OverflowError, ValueError):
-            return None
-    dtype = str(getattr(value, "dtype", ""))
-    if not dtype or "bool" in dtype or "complex" in dtype:
-        return None
-    try:
-        return float(value.item() if hasattr(value, "item") else value.numpy())
-    except (AttributeError, ValueError, TypeError, RuntimeError, OverflowError):
-        return None  # several numbers, or none
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Return the numbers of each field; a text counts where it names a number in a field that has others: "nan"."""
     fields: dict[str, list[float | None]] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
-        column = [_number(row.get(name)) for row in rows]
+        column = [number_in(row.get(name)) for row in rows]
         if all(number is None for number in column):
             continue
         for row, held in enumerate(rows):
-            if isinstance(held.get(name), str) and isinstance(number := _cell(held[name]), float):
+            if isinstance(held.get(name), str) and isinstance(number := cell_of(held[name]), float):
                 column[row] = number
         fields[name] = column
     return fields
@@ -372,7 +205,7 @@ def _found_roles(fields: Iterable[str]) -> dict[str, str]:
     """Return the name of the field by its role."""
     plain: dict[str, str] = {}
     for name in fields:
-        plain.setdefault(_plain_name(name), name)
+        plain.setdefault(plain_name(name), name)
     roles = {}
     for role, names in ROLES.items():
         found = next((plain[name] for name in names if name in plain), None)
@@ -414,7 +247,7 @@ def _empty_cells(fields: Mapping[str, list[float | None]]) -> set[tuple[int, str
 
     That is how a data frame holds the rows of a logger that writes training and validation values apart.
     """
-    measured = [name for name in fields if _plain_name(name) not in PLACE]
+    measured = [name for name in fields if plain_name(name) not in PLACE]
     empty = {name: {row for row, number in enumerate(fields[name]) if number != number} for name in measured}
     finite = {name: {row for row, _ in _finite(fields[name])} for name in measured}
     sparse = [name for name in measured if empty[name] and finite[name]]
@@ -607,7 +440,7 @@ def _way(name: str, direction: Mapping[str, str]) -> tuple[str | None, bool]:
     """Return "min" or "max" for a metric, None where its name does not say, and whether that is certain."""
     if name in direction:
         return direction[name], True
-    parts = set(_plain_name(name).split("_"))
+    parts = set(plain_name(name).split("_"))
     small, large = bool(parts & SMALL), bool(parts & LARGE)
     if small == large:
         return None, False
@@ -636,7 +469,7 @@ def _best(
         says = f"the best row is chosen by the {mode} of {name}, which should be as {size} as possible"
         yield (DIRECTION.fault if certain else DIRECTION.suspicious)(says, metric=name, mode=mode)
     elif (chosen := way or mode) in ("min", "max"):
-        yield from _taken(fields, roles, name, chosen, _number(best.get("epoch")))
+        yield from _taken(fields, roles, name, chosen, number_in(best.get("epoch")))
     stopped = str(best.get("stopped_on") or name)
     if stopped != name:
         says = f"training is stopped by {stopped}, and the weights are chosen by {name}"
