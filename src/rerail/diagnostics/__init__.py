@@ -11,6 +11,6 @@
 | update        | `update`, `watching`, `accumulation`, `replicas`                                          |
 | evaluation    | `evaluation`, `metrics`, `modes`                                                          |
 
-What all of them use: `finding` (causes, findings, reports), `state` (leave no trace), `calling` (how a model is called).
+All use `finding` (causes, findings, reports), `state` (leave no trace) and `calling` (how a model is called).
 `checkup` runs the layers in order; `monitor` watches a loop. Every check leaves what it was given as it was.
 """
