@@ -37,11 +37,11 @@ MEMBER = re.compile(r"^\s{0,200}(?:\+-)?\+-{4,40} (?:\d{1,6}|\.\.\.) -{4,40}\s{0
 SPLIT = "---- member ----"  # stands for the line above a member of a group
 LOG = re.compile(  # what a program says between its tracebacks: it ends a message
     r"^\[?\d{4}-\d\d-\d\d[ T]|^\[?\d\d:\d\d:\d\d|^[IWEF]\d{4} \d\d:\d\d|^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[ :\[]"
-    r"|^(?:wandb|srun|slurmstepd)(?:\[\d{1,9}\])?: |^Exception (?:in thread|ignored in)|^(?:[Ee]poch|[Ss]tep)[ :=]{1,2}\d"
-    r"|^\s{0,3}\d{1,3}%\||^\S{1,300}\.py:\d{1,9}: \w{0,40}Warning: "
+    r"|^(?:wandb|srun|slurmstepd)(?:\[\d{1,9}\])?: |^Exception (?:in thread|ignored in)"
+    r"|^(?:[Ee]poch|[Ss]tep)[ :=]{1,2}\d|^\s{0,3}\d{1,3}%\||^\S{1,300}\.py:\d{1,9}: \w{0,40}Warning: "
 )
 NATIVE = re.compile(  # lines of a message that name places in the library's own source and nothing of the run
-    r"^(?:Exception raised from |frame #\d|C\+\+ CapturedTraceback|#\d+ |\s*\w+: (?:registered at|fallthrough )|\"\"\"$)"
+    r"^(?:Exception raised from |frame #\d|C\+\+ CapturedTraceback|#\d+ |\s*\w+: (?:registered at|fallthrough ))"
 )
 ADVICE = re.compile(r"^(?:Hint: |Developer debug context|For more details|Set TORCH|You can suppress)")
 LAUNCHED = re.compile(  # the empty parts of what a launcher says of its processes
@@ -152,14 +152,18 @@ def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
     if not failures:
         return text
     first, *others = failures
-    same = sum(_signature(other) == _signature(first) for other in others)
-    different = [other for other in others if _signature(other) != _signature(first)]
-    tail = [f"the same in {same} more {'process or traceback' if same == 1 else 'processes or tracebacks'}"] * bool(
-        same
+    identity = _signature(first)
+    different = [other for other in others if _signature(other) != identity]
+    same = len(others) - len(different)
+    tail = (
+        [f"the same in {same} more {'process or traceback' if same == 1 else 'processes or tracebacks'}"]
+        if same
+        else []
     )
     tail += [_cut(f"another failure: {_told_briefly(_root(other))}") for other in different[:1] + different[1:][-1:]]
     if len(different) > 2:
-        tail.insert(-1, f"... {len(different) - 2} more failures")
+        tail.insert(-1, f"... {len(different) - 2} more failure{'s' * (len(different) > 3)}")
+    tail = tail[-(limit - 4) :]
     return "\n".join([*_shortened(first, limit - 1 - len(tail)), *tail]) + "\n"
 
 
@@ -390,21 +394,20 @@ def _shortened(chain: Chain, room: int) -> list[str]:
     others = [
         each
         for each in (*chain[at + 1 :], *reversed(chain[:at]))
-        if each.kind and each.relation != "forward" and (each.own or each.message != root.message)
-    ]
+        if each.kind and each.relation != "forward"
+        and (each.own or each.message != root.message or each.relation == "member")
+    ]  # fmt: skip
     follow = [_cut(_follows(each)) for each in others[:ENTRIES]]
     if len(others) > ENTRIES:
-        follow[-1] = f"... {len(others) - ENTRIES + 1} more exceptions of this {_family(others)}"
-    forward = [frame for each in chain if each.relation == "forward" for frame in each.own][-2:] if at else []
-    follow = [_cut(f"  the forward call behind it: {_told(frame).strip()}") for frame in forward] + follow
-    follow = follow[: max(0, room - 4)]
-    needed = min(OWN, max(1, len(root.own))) + 1
-    head = _headline(root, min(room - 3 - len(follow), max(MESSAGE, room - len(follow) - needed)))
+        part = "group" if any(each.relation == "member" for each in others) else "chain"
+        left_out = f"... {len(others) - ENTRIES + 1} more exceptions of this {part}"
+        follow = [*follow[: ENTRIES - 2], left_out, _cut(_follows(others[-1]))]
+    forward = [frame for each in chain[:at] if each.relation == "forward" for frame in each.own][-2:]
+    follow = [*(_cut(f"  the forward call behind it: {_told(frame).strip()}") for frame in forward), *follow]
+    follow = follow[: max(0, room - 3)]
+    needed = min(OWN, len(root.own) or 1) + 1
+    head = _headline(root, max(1, min(room - 2 - len(follow), max(MESSAGE, room - len(follow) - needed))))
     return [*head, *_frames(root, room - len(head) - len(follow)), *follow]
-
-
-def _family(others: list[_Raised]) -> str:
-    return "group" if any(each.relation == "member" for each in others) else "chain"
 
 
 def _headline(root: _Raised, lines: int) -> list[str]:
@@ -442,23 +445,27 @@ def _frames(root: _Raised, room: int) -> list[str]:
     own = _unrepeated(root.own)
     library = [frame for frame in root.frames if frame.package]
     if not own:
-        last = library[-max(0, min(2, room - 1)) :] if room > 1 else []
-        counted = [f"  ... {_counted(library, 'library')} ({_packages(library)})"] if len(library) > len(last) else []
+        last = library[max(0, len(library) - max(0, min(2, room - 1))) :]
+        counted = [f"  ... {_counted(library)} ({_packages(library)})"] if len(library) > len(last) else []
         return [*counted, *map(_told, last)]
-    keep = min(OWN, max(1, room - bool(library)))
-    if len(own) > keep:
-        keep = max(1, keep - 1)
-        after = min(5, keep - 1) or 1
-        left_out = sum(1 + frame.repeated for frame in own[keep - after : -after])
-        shown = [*map(_told, own[: keep - after]), f"  ... {left_out} more own frames", *map(_told, own[-after:])]
-    else:
-        shown = [*map(_told, own)]
+    keep = max(1, room - bool(library))
+    shown = [*map(_told, own)]
+    if len(own) > min(OWN, keep):
+        end = max(1, min(OWN - 2, keep - 2))
+        start = max(0, min(2, keep - 1 - end))
+        left_out = sum(1 + frame.repeated for frame in own[start:-end])
+        told = f"  ... {left_out} more own frame{'s' if left_out > 1 else ''}"
+        shown = [*shown[:start], *([told] if keep > 1 else []), *shown[-end:]]
     if library:
         position = max(index for index, frame in enumerate(root.frames) if not frame.package)
-        said = f"  ... {_counted(library, 'library')} ({_packages(library)})"
+        said = f"  ... {_counted(library)} ({_packages(library)})"
         below = root.frames[position + 1 :]
         said += f"; entered by {_place(below[0])} in {below[0].function}" if below else ""
-        said += f", raised in {_place(below[-1])} in {below[-1].function}" if len(below) > 1 else ""
+        said += (
+            f", raised in {_place(below[-1])} in {below[-1].function}"
+            if below and _place(below[-1]) != _place(below[0])
+            else ""
+        )
         shown.append(_cut(said))
     return shown[-max(1, room) :]
 
@@ -476,9 +483,9 @@ def _unrepeated(frames: list[_Frame]) -> list[_Frame]:
     return joined
 
 
-def _counted(frames: list[_Frame], what: str) -> str:
-    count = sum(1 + frame.repeated for frame in frames)
-    return f"{count} {what} frame{'' if count == 1 else 's'}"
+def _counted(library: list[_Frame]) -> str:
+    count = sum(1 + frame.repeated for frame in library)
+    return f"{count} library frame{'' if count == 1 else 's'}"
 
 
 def _told(frame: _Frame) -> str:
@@ -497,7 +504,8 @@ def _place(frame: _Frame) -> str:
 
 
 def _follows(each: _Raised) -> str:
-    return f"{TOLD.get(each.relation, 'reported by')} {_told_briefly(each)}"
+    relation = "" if each.kind.endswith("Group") else each.relation
+    return f"{TOLD.get(relation, 'reported by')} {_told_briefly(each)}"
 
 
 def _told_briefly(each: _Raised) -> str:
