@@ -96,7 +96,7 @@ def test_it_can_be_switched_off_and_unloaded(shell, capsys):
 
 def test_a_handler_that_was_there_is_there_again(shell, capsys):
     shell.set_custom_exc((RuntimeError,), lambda shell, kind, error, trace, tb_offset=None: print("mine"))
-    shell.run_cell("%load_ext rerail.ipython\n%reload_ext rerail.ipython")
+    shell.run_cell("%load_ext rerail.ipython\n%reload_ext rerail.ipython\n%minify on")
     assert "library frames" in said(shell, FAILS, capsys)
 
     shell.run_cell("%unload_ext rerail.ipython")

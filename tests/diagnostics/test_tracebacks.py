@@ -303,6 +303,34 @@ def test_native_frames_are_dropped_and_the_numbers_of_a_long_message_stay():
     assert "cuda:1" in short and "torch.bfloat16" in short
 
 
+def test_what_the_dispatcher_adds_to_every_call_is_dropped():
+    message = (
+        "NotImplementedError: Could not run 'aten::mm' with arguments from the 'Meta' backend. This could be because "
+        "the operator doesn't exist for this backend, or was omitted during the build. 'aten::mm' is only available "
+        "for these backends: [CPU, CUDA].\n\nCPU: registered at /x/RegisterCPU.cpp:3 [kernel]\n"
+    )
+
+    short = rerail.minify_traceback(failure(message))
+
+    assert short.startswith(
+        "NotImplementedError: Could not run 'aten::mm' with arguments from the 'Meta' backend.\n  /home/ada/train.py"
+    )
+
+
+def test_a_traceback_that_another_process_sent_is_told_without_its_quotes():
+    assert '"""' not in rerail.minify_traceback(corpus()["pool"])
+
+
+def test_a_notebook_names_an_exception_of_any_name():
+    line = f"{'StopTraining':42}{HEADER}"
+    code = "".join(f"      {number} x = {number}\n" for number in range(1, 9))
+    text = f"{line}Cell In[3], line 9\n{code}----> 9 fit(x)\n\nCell In[2], line 5, in fit(x)\n{code}----> 9 stop()\n\n"
+
+    short = rerail.minify_traceback(text + "StopTraining: at (3, 4)\n")
+
+    assert short == "StopTraining: at (3, 4)\n  Cell In[3]:9: fit(x)\n  Cell In[2]:5 in fit: stop()\n"
+
+
 def test_shapes_of_lines_that_have_no_place_are_named():
     lines = "\n".join(f"\tsize mismatch for layer {n}: torch.Size([{n}, 7])" for n in range(20))
 

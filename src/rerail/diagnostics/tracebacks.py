@@ -238,7 +238,7 @@ class _Reader:
     def read(self, lines: list[str]) -> list[_Raised]:
         for line in lines:
             stripped = line.strip()
-            if not (self._joins(line, stripped) or self._begins(line) or self._enters(line, stripped)):
+            if not (self._joins(line, stripped) or self._begins(line) or self._enters(line)):
                 if self.current is None:
                     self._bare(stripped)
                 elif LOG.match(line):
@@ -282,14 +282,12 @@ class _Reader:
         self.heading = heading.group(1) if heading else ""
         return True
 
-    def _enters(self, line: str, stripped: str) -> bool:
+    def _enters(self, line: str) -> bool:
         """Read a frame."""
         frame = _frame(line)
         if frame is None:
             return False
         current = self.current
-        if current is not None and current.kind and not stripped.startswith(("File", "Cell", "In", "~", "/", "<")):
-            return False
         if not self.skipping:
             if current is None or current.kind:
                 current = self._start(self.relation)
@@ -427,7 +425,7 @@ def _headline(root: _Raised, lines: int) -> list[str]:
     if complete or lines < 2:
         return shown
     text = "\n".join(shown)
-    named = [each for each in dict.fromkeys(SHAPES.findall("\n".join(said))) if each not in text and each[:2] != "0x"]
+    named = [each for each in dict.fromkeys(SHAPES.findall("\n".join(said))) if each not in text]
     return [*shown, _cut("  also named: " + ", ".join(named))][: lines if named else len(shown)]
 
 
