@@ -41,6 +41,7 @@ def rerail(tmp_path, monkeypatch, capsys):
     (tmp_path / "metrics.csv").write_text(HISTORY)
     (tmp_path / "my_setup.py").write_text(SETUP)
     sys.modules.pop("my_setup", None)
+    monkeypatch.setattr(sys, "path", sys.path[:])  # the command puts the working directory in front
 
     def call(*arguments: str):
         code = execute(arguments, Settings())

@@ -51,6 +51,11 @@ def test_a_load_of_everything_is_ok_also_a_second_time():
     assert rerail.load_report(model, lambda: model.load_state_dict(state), state).status == "ok"
 
 
+def test_a_checkpoint_may_be_given_itself():
+    assert rerail.load_report(net(), trained()).status == "ok"
+    assert rerail.load_report(net(), {"state_dict": trained()}).causes == ("process.nothing_loaded",)
+
+
 def test_a_head_that_stays_new_is_a_question():
     model, state = net(), {name: value for name, value in trained().items() if not name.startswith("2.")}
 

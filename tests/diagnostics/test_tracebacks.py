@@ -76,6 +76,12 @@ def test_every_trace_of_the_corpus_is_expected():
     assert set(corpus()) == set(EXPECTED)
 
 
+def test_a_path_is_read():
+    path = TRACES / "deep.txt"
+
+    assert rerail.minify_traceback(path) == rerail.minify_traceback(path.read_text("utf-8"))
+
+
 def test_an_exception_is_taken_as_well_as_its_text():
     model = nn.Sequential(*(nn.Sequential(nn.Sequential(nn.Identity())) for _ in range(3)), nn.Linear(5, 2))
     with pytest.raises(RuntimeError) as caught:

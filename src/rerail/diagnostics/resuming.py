@@ -65,12 +65,15 @@ RESUME_DIFFERS = Cause(
 
 
 @answers
-def load_report(model: nn.Module, load: Callable[[], object], checkpoint: Mapping[str, Any] | None = None) -> Report:
+def load_report(
+    model: nn.Module, load: Callable[[], object] | Mapping[str, Any], checkpoint: Mapping[str, Any] | None = None
+) -> Report:
     """Load a checkpoint, and count which tensors of the model really changed; then put the model back.
 
     Args:
         model: The model.
-        load: Loads the checkpoint into it, as the program does.
+        load: Loads the checkpoint into it, as the program does; or the checkpoint itself, which is then loaded with
+            `load_state_dict(..., strict=False)`.
         checkpoint: What the file holds, if it shall be compared: nested mappings of tensors.
 
     Returns:
@@ -82,6 +85,9 @@ def load_report(model: nn.Module, load: Callable[[], object], checkpoint: Mappin
         print(rerail.load_report(model, lambda: model.load_state_dict(state, strict=False), state))
         ```
     """
+    if isinstance(load, Mapping):
+        checkpoint, state = load, load
+        return load_report(model, lambda: model.load_state_dict(state, strict=False), checkpoint)
     if not model.state_dict():
         raise CannotAnswer("the model has no parameters and no buffers that could be loaded")
     with untouched(model):

@@ -6,6 +6,7 @@ import hashlib
 import re
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LIMIT = 15  # lines; the result has fewer
 WIDTH = 220  # characters of a source line or message line: two lines of a terminal
@@ -121,7 +122,7 @@ class _Raised:
 Chain = list[_Raised]
 
 
-def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
+def minify_traceback(trace: str | Path | BaseException, *, limit: int = LIMIT) -> str:
     """Shorten a traceback to the user's own frames, the first cause and its message.
 
     Read are tracebacks of Python, with chained exceptions and exception groups; of IPython and Jupyter; of Lightning,
@@ -132,7 +133,7 @@ def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
     comes back unchanged.
 
     Args:
-        trace: The text of a log or traceback, or an exception.
+        trace: The text of a log or traceback, the `Path` of one, or an exception.
         limit: The result has fewer lines than this, 6 or more.
 
     Returns:
@@ -167,7 +168,7 @@ def minify_traceback(trace: str | BaseException, *, limit: int = LIMIT) -> str:
     return "\n".join([*_shortened(first, limit - 1 - len(tail)), *tail]) + "\n"
 
 
-def traceback_signature(trace: str | BaseException) -> str:
+def traceback_signature(trace: str | Path | BaseException) -> str:
     """Return a short identity of a failure: the same for one bug at another line, on another machine or rank.
 
     Args:
@@ -180,13 +181,15 @@ def traceback_signature(trace: str | BaseException) -> str:
     return next(map(_signature, _failures(_text(trace))), "")
 
 
-def own_frames(trace: str | BaseException) -> list[tuple[str, int, str]]:
+def own_frames(trace: str | Path | BaseException) -> list[tuple[str, int, str]]:
     """Return `(path, line, function)` of the user's own frames in the first cause, the outermost first."""
     root = next(map(_root, _failures(_text(trace))), _Raised())
     return [(each.path, int(each.line or 0), each.function) for each in root.own]
 
 
-def _text(trace: str | BaseException) -> str:
+def _text(trace: str | Path | BaseException) -> str:
+    if isinstance(trace, Path):
+        return trace.read_text("utf-8", errors="replace")
     return trace if isinstance(trace, str) else "".join(traceback.format_exception(trace))
 
 
