@@ -52,7 +52,8 @@ SIZES: dict[str, tuple[set[int], ...]] = {
     "wednesday": ({768, 256}, {3, 16, 256}),
     "thursday": ({10, 12},),
 }
-SHAPES: dict[str, set[tuple[int, ...]]] = {  # of the tensors in each message, and of the weight as it is stored: another shape is none of these
+# of the tensors in each message, and of the weight as it is stored: another shape is none of these
+SHAPES: dict[str, set[tuple[int, ...]]] = {
     "monday": {(32, 196), (256, 64), (64, 256)},
     "wednesday": {(3, 16, 16)},
     "thursday": {(10, 64), (12, 64)},
