@@ -156,3 +156,18 @@ def verdict(grader: Grader, too_large: Exercise):  # type: ignore[no-untyped-def
         return quick.grade(too_large, Submission(source if isinstance(source, bytes) else source.encode(), "it.py"))
 
     return judge
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_one_seed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the tests of the diagnostics with one thread, from the same seed; the others import no torch."""
+    if "diagnostics" not in request.path.parts:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
