@@ -153,7 +153,7 @@ def check_each_changes_or_measures_one_thing(answer: Any) -> None:
     for run in RECORDED:
         for name in _names(answer, run):
             if name in NO_EXPERIMENT:
-                raise Failed(f"{name!r} is not one experiment: {NO_EXPERIMENT[name]}")
+                raise Failed(f"{name!r} does not belong among first experiments: {NO_EXPERIMENT[name]}")
 
 
 def check_the_two_runs_get_different_experiments(answer: Any) -> None:

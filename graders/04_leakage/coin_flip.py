@@ -18,7 +18,8 @@ HINTS = (
     "locate: list what `cross_validate` computes from the diagnoses; for each of these ask whose diagnoses they are",
     "explain: among thousands of markers some agree with any list of diagnoses by chance; a choice that has "
     "seen the held-out patients has picked those that agree with them, too",
-    "shape of the fix: everything that is learnt from diagnoses is learnt again for every fold, from the others alone",
+    "shape of the fix: what is learnt, from diagnoses or from measurements, is learnt again for every fold, from the "
+    "others alone",
 )
 
 FOLDS, PANEL = 5, 20  # the script's own

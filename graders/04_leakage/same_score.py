@@ -17,7 +17,7 @@ BASELINE = "check_scored_wines_have_no_say_in_other_predictions"
 HINTS = (
     "observe: run `experiment` twice, the second time with one test wine changed, and compare what reaches `train` "
     "in the two runs, value by value",
-    "locate: the rows and the labels that are trained on are the same in both runs; look at the step between the table "
+    "locate: which wines are trained on, and their labels, is the same in both runs; look at the step between the table "
     "and those rows, and at which rows each number in it is computed from",
     "explain: a mean over rows is a message from each of those rows to every row that is scaled with it; the scores "
     "need not move for that",
