@@ -204,7 +204,7 @@ def test_run_shows_symptom_and_evidence_and_draws_nothing_here(rerail: Rerail, w
 
     assert code == 0
     assert "mean 1.25" in out
-    assert "On the fixed batch the probe records" in out
+    assert "On the grader's fixed batch the probe records" in out
     assert not (workspace / ".rerail/state.json").exists(), "no attempt is counted"
     code, _, error = rerail("run", "--plot", "curve.png")
     assert (code, "records nothing step by step" in error) == (2, True)

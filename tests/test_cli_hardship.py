@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rerail.cli import check, execute
-from rerail.cli.run import described
+from rerail.cli.recorded import described
 from rerail.cli.settings import Settings
 from rerail.evidence import record
 
@@ -297,8 +297,9 @@ def test_evidence_is_laid_out_whole() -> None:
     lines = "\n".join(described(record({
         "steps": 20, "note": "text", "gone": None, "loss": loss, "norm": [2.0] * 20, "weights": [[1.0, float("inf")]],
         **{f"a_name_that_is_long_{i}": [0.0] * 20 for i in range(6)},
-    })))  # fmt: skip
+    }), {"loss": "the mean " * 20, "norm": "its length"}))  # fmt: skip
 
+    assert "  loss  the mean the mean" in lines
     assert "loss is not finite in 1 of 20 rows, first in row 7" in lines
     assert "1x2        1 to 1, 1 not finite" in lines
     assert all(f"a_name_that_is_long_{i}" in lines for i in range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import fnmatch
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rerail import authoring, course, judging
+from rerail.cli.recorded import label
 from rerail.course import Exercise
 from rerail.engine import open_engine
 from rerail.grading import Grader, Submission
@@ -159,6 +161,16 @@ def test_constants_are_not_yet(grader: Grader, exercise: Exercise, constant: str
         report = grader.grade(exercise, Submission(source.encode(), "it.py"))
 
         assert report.outcome == "not yet", f"{name}: {report.text()}"
+
+
+@every_script
+def test_every_recorded_name_is_explained(grader: Grader, exercise: Exercise) -> None:
+    """What `rerail run` shows, it also explains, and it explains nothing else."""
+    recorded = grader.evidence(exercise, Submission(exercise.solution, "it.py")).evidence[0]
+    names, explained = {label(name) for name in recorded.names()}, exercise.meta["RECORDED"]
+
+    assert not [name for name in names if not any(fnmatch.fnmatchcase(name, key) for key in explained)]
+    assert not [key for key in explained if not fnmatch.filter(names, key)]
 
 
 @every_script

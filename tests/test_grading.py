@@ -28,7 +28,7 @@ def test_shipped_fails_with_the_numbers(verdict) -> None:
 
     assert (report.outcome, report.reason, report.points, report.exit_code) == ("not yet", "check_mean", 0, 1)
     assert set(report.show) == {"this code", "exact"}
-    assert "the fixed batch: values 5" in report.message
+    assert "the grader's fixed batch: values 5" in report.message
 
 
 def test_right_passes_with_its_points(verdict) -> None:

@@ -13,6 +13,11 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "process", 8, 1, 1
 GRADED = ("nonfinite",)
+RECORDED = {
+    "reported": "for each value of a history of 8 rows, row by row: whether `nonfinite` named its place",
+    "reported_elsewhere": "how many pairs name a place that has no value",
+    "history_changed": "whether the history was changed",
+}
 BASELINE = "check_every_bad_number_is_found"
 HINTS = (
     "observe: the printed rows show numbers that are not finite; which of them does the scan look at? Print the field "

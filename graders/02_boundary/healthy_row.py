@@ -12,6 +12,11 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "process", 15, 2, 2
 GRADED = ("smallest",)
+RECORDED = {
+    "changed": "whether the batch was changed",
+    "dtypes": "the data types of what `smallest` left of the batch",
+    "left/*": "what `smallest` left of the batch, name by name, the rows first; the numbers are those of the rows",
+}
 BASELINE = "check_what_is_left_fails_as_the_batch_does"
 HINTS = (
     "observe: print, stage by stage, how many numbers are not finite: once for the whole batch, once for the one row"

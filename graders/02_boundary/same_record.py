@@ -11,6 +11,12 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "process", 15, 1, 2
 GRADED = ("record",)
+RECORDED = {
+    "differing/*": "the entries of the record that change when the run differs in this one thing",
+    "entries": "the record of the run",
+    "evaluating": "the entry `mode` of a model in evaluation mode",
+    "touched": "what of the run making a record changed",
+}
 BASELINE = "check_every_difference_shows"
 HINTS = (
     "observe: in the two runs of the script, compare the model's `state_dict()` entry by entry with `torch.equal`, then"

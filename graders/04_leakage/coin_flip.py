@@ -12,6 +12,13 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "data", 12, 2, 1
 GRADED = ("cross_validate",)
+RECORDED = {
+    "plain": "the answers for a study of 60 patients",
+    "measured": "the answers for other measurements, with the same diagnoses",
+    "diagnosed": "the answers for the same measurements, with other diagnoses",
+    "swapped*": "the answers when the diagnoses of that fold are swapped (fold 0: patients 0, 5, 10, ...)",
+    "moved*": "the answers when the patients of that fold are measured anew, all but its first",
+}
 BASELINE = "check_held_out_patients_have_no_part_in_their_answers"
 HINTS = (
     "observe: swap the diagnoses of one fold only, and compare the answers for that very fold before and after",

@@ -13,6 +13,13 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "data", 10, 1, 1
 GRADED = ("experiment",)
+RECORDED = {
+    "accuracy/*": "the accuracy by part for a table of 60 wines",
+    "plain": "the probabilities of these wines",
+    "near": "the same after a small change of all wines of one scored part",
+    "far": "the same after a large change of one scored wine",
+    "reverse": "the probabilities when the table is handed over in reverse",
+}
 BASELINE = "check_scored_wines_have_no_say_in_other_predictions"
 HINTS = (
     "observe: run `experiment` twice, the second time with one test wine changed, and compare what reaches `train` "

@@ -12,6 +12,13 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "gradient path", 15, 1, 2
 GRADED = ("build", "encode", "training_step")
+RECORDED = {
+    "losses": "what `training_step` returns in three steps of a network of the grader: one weight a light",
+    "lights": "its lights before the first step and after each",
+    "shown": "what `encode` gives for these lights and for others from -1 to 2",
+    "start": "what the network of `build` returns at its start",
+    "moves": "the least and the largest move of one of its parameters for gradients of 1, then of 3",
+}
 BASELINE = "check_every_light_moves_by_its_gradient"
 HINTS = (
     "observe: the first loss is finite. Ask `torch.isfinite(...).all()` of the light, the values shown, the loss, every"

@@ -12,6 +12,13 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "values", 15, 2, 2
 GRADED = ("build", "probabilities", "training_step")
+RECORDED = {
+    "probabilities": "what `probabilities` gives for 12 clips",
+    "losses": "what `training_step` returns in three steps of a network of the grader: one weight a clip",
+    "weights": "its weights before the first step and after each",
+    "start": "what the network of `build` returns at its start",
+    "moves": "the least and the largest move of one of its parameters for gradients of 1, then of 3",
+}
 BASELINE = "check_every_clip_pulls_at_its_logit"
 HINTS = (
     "observe: stop in the third batch before `backward` and print, clip by clip, the logit, the probability, the votes and"

@@ -12,6 +12,13 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "update", 10, 3, 1
 GRADED = ("build", "training_step")
+RECORDED = {
+    "losses": "what `training_step` returns, one step for each of 5 batches, each from other weights",
+    "weight": "the weights before each step",
+    "bias": "the bias before each step",
+    "weight_after": "the weights after it",
+    "bias_after": "the bias after it",
+}
 BASELINE = "check_steps_point_where_the_gradient_points"
 HINTS = (
     "observe: print the norm of the gradient of the weight and of the bias, before and after `limit`",

@@ -13,6 +13,14 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "update", 20, 1, 2
 GRADED = ("train", "predict")
+RECORDED = {
+    "loss": "the entries of the log of 50 steps",
+    "gradient_norm": "the entries of the log of 50 steps",
+    "before": "the prices of the flats at some moments of the run",
+    "after": "the prices one step later",
+    "new": "the prices of new flats at the end",
+    "alone": "the prices of three of them, each handed over alone",
+}
 BASELINE = "check_log_shows_the_norm_that_backward_made"
 HINTS = (
     "observe: `rerail run` shows what the log holds; print the norm between `backward` and `clip` as well, and compare",

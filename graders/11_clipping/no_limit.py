@@ -12,6 +12,11 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "update", 10, 2, 1
 GRADED = ("build", "training_step")
+RECORDED = {
+    "losses": "what `training_step` returns, one step for each of 6 batches",
+    "weight": "the weights before the first step and after each",
+    "bias": "the bias before the first step and after each",
+}
 BASELINE = "check_no_step_is_longer_than_the_limit"
 HINTS = (
     "observe: print the norm of the gradient right before `optimizer.step()`, and how far the model moves, at batch 20",

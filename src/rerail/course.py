@@ -68,7 +68,7 @@ class Exercise:
     def meta(self) -> dict[str, Any]:
         """The constants at the head of the grader (LAYER, MINUTES, ORDER, POINTS, GRADED, ...), read, not executed."""
         head = re.split(r"^(?:def|class|@)", self.grader, maxsplit=1, flags=re.M)[0]
-        found: dict[str, Any] = {"GRADED": (), "HINTS": (), "BASELINE": "", "REQUIRES": ()}
+        found: dict[str, Any] = {"GRADED": (), "HINTS": (), "BASELINE": "", "REQUIRES": (), "RECORDED": {}}
         for node in ast.parse(head).body:
             if isinstance(node, ast.Assign):
                 names = [element.id for element in ast.walk(node.targets[0]) if isinstance(element, ast.Name)]

@@ -196,7 +196,7 @@ def _place(case: int, batches: Batches) -> str:
         sizes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes[:3])
     else:
         sizes = f"{len(batch)} rows" if hasattr(batch, "__len__") else ""
-    which = "the fixed batch" if case == 0 else f"batch {case + 1}"
+    which = "the grader's fixed batch" if case == 0 else f"batch {case + 1}"
     return f"{which}: {sizes}" if sizes else which
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from coursesite.markdown import paragraphs, parsed, plain
-from rerail import course
+from coursesite.markdown import parsed
+from rerail import briefs, course
+from rerail.briefs import plain
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
 COURSE = "BOOK_COURSE"  # an environment variable: another folder with the three trees, for tests of this extension
-TASK = re.compile(r"^(Task|Graded):\s*(.*)", re.S)
-RUN = re.compile(r"\s*Run it:\s*(?P<command>python \S+)\s*$")
 # What one looks for first in a list is how long it takes; an exercise's grader may say DIFFICULTY otherwise.
 EFFORT = ((8, "short"), (14, "medium"))
 
@@ -79,7 +77,7 @@ class ExerciseCard(SphinxDirective):
         exercise = exercise_of(self)
         box = anchored(self, "exercise", exercise, exercise.title)
         box += parsed(self, self.head(exercise))
-        box += parsed(self, brief(exercise))
+        box += parsed(self, briefs.markdown(exercise.brief))
         box += parsed(self, ["```{code-block} console", *commands(exercise), "```"])
         solution = nodes.paragraph(classes=["exercise-solution"])
         solution += LessonLink(kind="solution", exercise=exercise.name, shown="Solution, accepted repairs and traps")
@@ -101,16 +99,6 @@ class ExerciseCard(SphinxDirective):
             f"{' · '.join(facts)} · {file}",
             "",
         ]
-
-
-def brief(exercise: course.Exercise) -> list[str]:
-    """Return the header of the script without its title and without the command, which stands below."""
-    lines: list[str] = []
-    for part in paragraphs(RUN.sub("", exercise.brief).partition("\n")[2]):
-        for line in re.split(r"\n(?=Graded:)", part):
-            named = TASK.match(line)
-            lines += [f"**{named[1]}:** {plain(named[2])}" if named else plain(line), ""]
-    return lines
 
 
 def commands(exercise: course.Exercise) -> list[str]:

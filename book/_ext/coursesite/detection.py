@@ -9,7 +9,8 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from coursesite.execution import ROOT
-from coursesite.markdown import parsed, plain, table
+from coursesite.markdown import parsed, table
+from rerail.briefs import plain
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from docutils import nodes
     from sphinx.util.docutils import SphinxDirective
-
-SPECIAL = re.compile(r"([\\*_\[\]<>{}$|#~^])")
-CODE = re.compile(r"(`[^`\n]+`)")
 
 
 def parsed(directive: SphinxDirective, lines: Iterable[str]) -> list[nodes.Node]:
@@ -24,12 +20,6 @@ def parsed(directive: SphinxDirective, lines: Iterable[str]) -> list[nodes.Node]
     text = "\n".join(lines).splitlines()
     directive.state.nested_parse(StringList(text, source=directive.env.docname), directive.content_offset, holder)
     return holder.children
-
-
-def plain(text: str) -> str:
-    """Escape a text so that markdown shows it as it stands; what is in backticks stays code."""
-    parts = CODE.split(" ".join(text.split()))
-    return "".join(part if CODE.fullmatch(part) else SPECIAL.sub(r"\\\1", part).replace("`", "\\`") for part in parts)
 
 
 def code(text: str, language: str) -> list[str]:
@@ -51,8 +41,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: str = "a
 def fold(title: str, lines: Iterable[str]) -> list[str]:
     """Return lines that a reader opens."""
     return [f"```````{{dropdown}} {title}", "", *lines, "```````", ""]
-
-
-def paragraphs(text: str) -> list[str]:
-    """Split a text at its blank lines."""
-    return [part for part in re.split(r"\n\s*\n", textwrap.dedent(text).strip()) if part]

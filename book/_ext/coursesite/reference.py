@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from coursesite.markdown import code, parsed, plain
+from coursesite.markdown import code, parsed
+from rerail.briefs import plain
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

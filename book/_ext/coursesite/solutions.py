@@ -13,8 +13,9 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from coursesite.cards import LessonLink, anchored, exercise_of
-from coursesite.markdown import code, fold, parsed, plain, table
+from coursesite.markdown import code, fold, parsed, table
 from rerail import course
+from rerail.briefs import plain
 from rerail.checks import Edit, Trap, edited
 
 if TYPE_CHECKING:

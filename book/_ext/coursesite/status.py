@@ -9,8 +9,9 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from coursesite.execution import PACKAGES, digest, version
-from coursesite.markdown import parsed, plain, table
+from coursesite.markdown import parsed, table
 from rerail import report
+from rerail.briefs import plain
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -23,7 +23,7 @@ def balanced(x, y, rng):
 
 
 def prepare(x, y, seed=0):
-    """Balance the classes, then split: training rows and labels, test rows and labels."""
+    """Balance the classes, then split: rows and labels, train and test."""
     rng = np.random.default_rng(seed)
     x, y = balanced(x, y, rng)
     order = rng.permutation(len(x))

@@ -37,7 +37,7 @@ def log_shares(scores):
 
 
 def compute_loss(model, ids, tags, precision):
-    """Mean loss of the real words; the scores are computed in the precision of the run."""
+    """Mean loss of the real words, computed in the precision of the run."""
     scores = model(ids).to(precision)
     real = tags != -100
     return nn.functional.nll_loss(log_shares(scores[real]).float(), tags[real])

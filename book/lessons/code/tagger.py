@@ -30,7 +30,7 @@ def batch_loss(model, inputs, tags):
 
 
 def training_step(model, optimizer, inputs, tags):
-    """Take one clipped step; return the norm of the gradient before and after clipping."""
+    """Take one clipped step; return the norm before and after clipping."""
     optimizer.zero_grad()
     batch_loss(model, inputs, tags).backward()
     before = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)

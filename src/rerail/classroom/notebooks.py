@@ -7,9 +7,9 @@ can reach it. It is written as plain JSON, so that making a course needs no pack
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
+from rerail import briefs
 from rerail.course import Exercise
 
 Cell = dict[str, Any]  # JSON, as the notebook format 4.5 has it
@@ -37,8 +37,6 @@ def written(exercise: Exercise) -> bytes:
 
 def _brief(exercise: Exercise) -> str:
     """Return the header of the script as a page, without the command line, and how to work with the notebook."""
-    text = exercise.brief.partition("\n")[2].strip()
-    text = re.sub(r"\s*\bRun it: \S.*", "", text)
     here = "the cell that begins with `%%exercise`, and run that cell to hand it over"
     how = f"Write the answer into {here}; the last cell judges it."
     if not exercise.is_sheet:
@@ -46,7 +44,7 @@ def _brief(exercise: Exercise) -> str:
             f"Repair the script in {here}: it is kept as text, and runs in a process of its own. "
             "`run` shows what it prints, and the last cell judges it."
         )
-    return f"# {exercise.title}\n\n{text}\n\n{how}"
+    return "\n".join([f"# {exercise.title}", "", *briefs.markdown(exercise.brief), how])
 
 
 def _judge(exercise: Exercise) -> Cell:

@@ -44,6 +44,7 @@ from rerail.evidence import Evidence
 
 LAYER, MINUTES, ORDER, POINTS = "values", 10, {order}, 1
 GRADED = ("answer",)
+RECORDED = {{"answer": "what `answer` returns"}}
 BASELINE = "check_answer"
 HINTS = ("observe", "locate", "explain", "shape of the fix")
 

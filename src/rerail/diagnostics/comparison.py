@@ -128,7 +128,8 @@ def compare_steps(
 
     Example:
         ```python
-        report = rerail.compare_steps(broken, repaired, symptom=lambda trial: not math.isfinite(trial.losses[-1]))
+        dies = lambda trial: not math.isfinite(trial.losses[-1])
+        report = rerail.compare_steps(broken, repaired, symptom=dies)
         print(rerail.run_report(report, command="python train.py --tiny"))
         ```
     """

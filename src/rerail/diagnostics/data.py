@@ -103,7 +103,8 @@ def split_audit(
 
     Example:
         ```python
-        print(rerail.split_audit(x_train, x_val, labels=(y_train, y_val), group=(patient_train, patient_val)))
+        patients = (patient_train, patient_val)
+        print(rerail.split_audit(x_train, x_val, labels=(y_train, y_val), group=patients))
         ```
     """
     sides = {"train": train, "validation": validation} | ({} if test is None else {"test": test})

@@ -41,7 +41,8 @@ def graph_growth(
 
     Example:
         ```python
-        report = rerail.graph_growth(lambda: train_on(next(batches)), model=model, optimizer=optimizer)
+        step = lambda: train_on(next(batches))
+        report = rerail.graph_growth(step, model=model, optimizer=optimizer)
         ```
     """
     counts: list[int] = []

@@ -82,7 +82,8 @@ def load_report(
     Example:
         ```python
         state = torch.load("model.pt", weights_only=True)
-        print(rerail.load_report(model, lambda: model.load_state_dict(state, strict=False), state))
+        load = lambda: model.load_state_dict(state, strict=False)
+        print(rerail.load_report(model, load, state))
         ```
     """
     if isinstance(load, Mapping):
