@@ -17,7 +17,9 @@ RECORDED = {
     "lights": "its lights before the first step and after each",
     "shown": "what `encode` gives for these lights and for others from -1 to 2",
     "start": "what the network of `build` returns at its start",
-    "moves": "the least and the largest move of one of its parameters for gradients of 1, then of 3",
+    "moved": "what it returns after these moves",
+    "idle": "a weight of the grader's network that nothing depends on, before the first step and after each",
+    "moves": "the least and the largest move of one of its parameters for gradients of 0.00001, 3 and 1",
 }
 BASELINE = "check_every_light_moves_by_its_gradient"
 HINTS = (
@@ -35,6 +37,7 @@ Floats = NDArray[np.float64]
 
 JOINT = 0.0031308  # of the line and the curve
 STEPS = 3
+IDLE = 1000.0  # a weight of our network that no row reads: a penalty on weights or a decay would move it
 RATE = 0.02  # of our own SGD: at 3 pixels the steepest direction contracts by 0.74 a step, so nothing grows
 GAMMA = 1 / 2.4
 
@@ -102,20 +105,21 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from rerail.probes import Unusable, described, number, tensor, tensors
+    from rerail.probes import Unusable, described, moves, number, tensor, tensors
 
     given = tensors(batch)
     light, wanted = given["light"], given["wanted"]
     grid = torch.linspace(-1, 2, 60).reshape(20, 3)
     values = tensor(script.encode(torch.cat([light, grid])), "what `encode` returns", (len(light) + 20, 3))
 
-    model = torch.nn.Linear(len(light), 3, bias=False)
+    model = torch.nn.Linear(len(light) + 1, 3, bias=False)
     with torch.no_grad():
-        model.weight.copy_(light.T)
+        model.weight.copy_(torch.cat([light, torch.full((1, 3), IDLE)]).T)
+    places = torch.eye(len(light), len(light) + 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    lights, losses = [light], []
+    lights, losses = [model.weight.detach().T.clone()], []
     for _ in range(STEPS):
-        loss = script.training_step(model, optimizer, torch.eye(len(light)), wanted.clone())
+        loss = script.training_step(model, optimizer, places.clone(), wanted.clone())
         losses.append(number(loss, "what `training_step` returns"))
         lights.append(model.weight.detach().T.float().clone())
 
@@ -123,32 +127,20 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if not (isinstance(own, tuple | list) and len(own) == 2 and isinstance(own[0], torch.nn.Module)):
         raise Unusable(f"what `build` returns must be a network and its optimizer, got {described(own)}")
     network, its_optimizer = own
-    with torch.no_grad():
-        start = tensor(network(torch.linspace(-1, 1, 10).reshape(5, 2)), "what the network returns", (5, 3))
+
+    def answers() -> torch.Tensor:
+        with torch.no_grad():
+            return tensor(network(torch.linspace(-1, 1, 10).reshape(5, 2)), "what the network returns", (5, 3))
+
     return {
         "shown": values,
-        "lights": torch.stack(lights),
+        "lights": torch.stack(lights)[:, :-1],
+        "idle": torch.stack(lights)[:, -1],
         "losses": losses,
-        "start": start,
+        "start": answers(),
         "moves": moves(network, its_optimizer),
+        "moved": answers(),
     }
-
-
-def moves(network: Any, optimizer: Any) -> list[float]:
-    """Return the smallest and the largest move of a parameter for gradients of 1, then of 3: it tells the optimizer."""
-    import torch
-
-    from rerail.probes import flat
-
-    found = []
-    for size in (1.0, 3.0):
-        before = flat(network.parameters())
-        for parameter in network.parameters():
-            parameter.grad = torch.full_like(parameter, size)
-        optimizer.step()
-        moved = flat(network.parameters()) - before
-        found += [float(moved.min()), float(moved.max())]
-    return found
 
 
 def check_encode_keeps_its_values(run: Evidence, batch: dict[str, Any]) -> None:
@@ -181,6 +173,8 @@ def check_every_light_moves_by_its_gradient(run: Evidence, batch: dict[str, Any]
                     "the exact gradient by": float(exact[step][worst] - exact[step - 1][worst]),
                 },
             )
+    if not (run.idle == IDLE).all():
+        raise Failed("a weight that no pixel depends on moves: something else than the loss pulls at it")
 
 
 def check_reported_loss(run: Evidence, batch: dict[str, Any]) -> None:
@@ -205,11 +199,18 @@ def check_network_and_rate_are_kept(run: Evidence, reference: Evidence) -> None:
                 "before": str(np.round(reference.start[0], 4)),
             },
         )
-    if not close(run.moves, reference.moves, rtol=1e-3, atol=1e-6):
+    if not close(run.moves, reference.moves, rtol=1e-4, atol=1e-8):
+        worst = int(np.argmax(np.abs(run.moves - reference.moves)))
+        size = ("0.00001", "3", "1")[worst // 2]
         raise Failed(
             "the optimizer from `build` takes other steps than before",
-            show={"this code, for a gradient of 1": float(run.moves[0]), "before": float(reference.moves[0])},
+            show={
+                f"this code, for a gradient of {size}": float(run.moves[worst]),
+                "before": float(reference.moves[worst]),
+            },
         )
+    if not close(run.moved, reference.moved, rtol=1e-3, atol=1e-3):
+        raise Failed("the network from `build` is another than before: the same moves lead it to other answers")
 
 
 def _worst(got: Floats, exact: Floats) -> tuple[int, ...]:
@@ -432,5 +433,18 @@ TRAPS: dict[str, Trap] = {
         [(CURVE, SAFE), ("RATE = 0.01", "RATE = 0.001")],
         caught_by="check_network_and_rate_are_kept",
         says="two changes at once: whoever sees the run converge cannot tell which of them did it",
+    ),
+    "the repair, and a larger epsilon in the optimizer": Trap(
+        [(CURVE, SAFE), ("lr=RATE)", "lr=RATE, eps=1e-3)")],
+        caught_by="check_network_and_rate_are_kept",
+        says="it is a remedy for divisions by 0, which is not what happened: small gradients now take smaller steps",
+    ),
+    "the repair, and a penalty on the weights": Trap(
+        [
+            (CURVE, SAFE),
+            (BACKWARD, "    (loss + 1e-4 * sum(p.pow(2).sum() for p in model.parameters())).backward()\n"),
+        ],
+        caught_by="check_every_light_moves_by_its_gradient",
+        says="the loss reported is the squared difference, the one that is trained on is another",
     ),
 }

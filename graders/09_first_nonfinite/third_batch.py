@@ -17,7 +17,9 @@ RECORDED = {
     "losses": "what `training_step` returns in three steps of a network of the grader: one weight a clip",
     "weights": "its weights before the first step and after each",
     "start": "what the network of `build` returns at its start",
-    "moves": "the least and the largest move of one of its parameters for gradients of 1, then of 3",
+    "moved": "what it returns after these moves",
+    "idle": "a weight of the grader's network that nothing depends on, before the first step and after each",
+    "moves": "the least and the largest move of one of its parameters for gradients of 0.00001, 3 and 1",
 }
 BASELINE = "check_every_clip_pulls_at_its_logit"
 HINTS = (
@@ -33,6 +35,7 @@ HINTS = (
 Floats = NDArray[np.float64]
 
 STEPS = 3
+IDLE = 1000.0  # a weight of our network that no row reads: a penalty on weights or a decay would move it
 SCORE = 250.0  # the size of a score, about: with RATE * SCORE ** 2 / clips = 1 a step moves a logit by votes - p, about
 
 
@@ -91,18 +94,18 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from rerail.probes import Unusable, described, number, tensor, tensors
+    from rerail.probes import Unusable, described, moves, number, tensor, tensors
 
     given = tensors(batch)
     count = len(given["scores"])
-    model = torch.nn.Linear(count, 1, bias=False)
+    model = torch.nn.Linear(count + 1, 1, bias=False)
     with torch.no_grad():
-        model.weight.copy_(given["weights"][None])
-    scores = torch.diag(given["scores"])
+        model.weight.copy_(torch.cat([given["weights"], torch.tensor([IDLE])])[None])
+    scores = torch.cat([torch.diag(given["scores"]), torch.zeros(count, 1)], dim=1)
     told = tensor(script.probabilities(model, scores.clone()), "what `probabilities` returns", (count,))
 
     optimizer = torch.optim.SGD(model.parameters(), lr=batch["rate"])
-    weights, losses = [given["weights"]], []
+    weights, losses = [model.weight.detach()[0].clone()], []
     for _ in range(STEPS):
         loss = script.training_step(model, optimizer, scores.clone(), given["votes"].clone())
         losses.append(number(loss, "what `training_step` returns"))
@@ -112,32 +115,20 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if not (isinstance(own, tuple | list) and len(own) == 2 and isinstance(own[0], torch.nn.Module)):
         raise Unusable(f"what `build` returns must be a network and its optimizer, got {described(own)}")
     network, its_optimizer = own
-    with torch.no_grad():
-        start = tensor(network(given["heard"]), "what the network returns", (4, 1))[:, 0]
+
+    def answers() -> torch.Tensor:
+        with torch.no_grad():
+            return tensor(network(given["heard"]), "what the network returns", (4, 1))[:, 0]
+
     return {
         "probabilities": told,
-        "weights": torch.stack(weights),
+        "weights": torch.stack(weights)[:, :-1],
+        "idle": torch.stack(weights)[:, -1],
         "losses": losses,
-        "start": start,
+        "start": answers(),
         "moves": moves(network, its_optimizer),
+        "moved": answers(),
     }
-
-
-def moves(network: Any, optimizer: Any) -> list[float]:
-    """Return the smallest and the largest move of a parameter for gradients of 1, then of 3: it tells the optimizer."""
-    import torch
-
-    from rerail.probes import flat
-
-    found = []
-    for size in (1.0, 3.0):
-        before = flat(network.parameters())
-        for parameter in network.parameters():
-            parameter.grad = torch.full_like(parameter, size)
-        optimizer.step()
-        moved = flat(network.parameters()) - before
-        found += [float(moved.min()), float(moved.max())]
-    return found
 
 
 def check_probabilities_are_kept(run: Evidence, batch: dict[str, Any]) -> None:
@@ -168,6 +159,8 @@ def check_every_clip_pulls_at_its_logit(run: Evidence, batch: dict[str, Any]) ->
                 f" and {batch['votes'][worst]:.2f} of its votes yes",
                 show={"this code moves the logit by": float(moved[worst]), "the exact gradient by": float(due[worst])},
             )
+    if not (run.idle == IDLE).all():
+        raise Failed("a weight that no clip depends on moves: something else than the cross entropy pulls at it")
 
 
 def check_reported_loss(run: Evidence, batch: dict[str, Any]) -> None:
@@ -191,11 +184,18 @@ def check_network_and_rate_are_kept(run: Evidence, batch: dict[str, Any], refere
             "the network from `build` does not start as the mean of the scores",
             show={"this code, first clip": float(run.start[0]), "mean of its scores": float(exact[0])},
         )
-    if not close(run.moves, reference.moves, rtol=1e-3, atol=1e-6):
+    if not close(run.moves, reference.moves, rtol=1e-4, atol=1e-8):
+        worst = int(np.argmax(np.abs(run.moves - reference.moves)))
+        size = ("0.00001", "3", "1")[worst // 2]
         raise Failed(
             "the optimizer from `build` takes other steps than before",
-            show={"this code, for a gradient of 1": float(run.moves[0]), "before": float(reference.moves[0])},
+            show={
+                f"this code, for a gradient of {size}": float(run.moves[worst]),
+                "before": float(reference.moves[worst]),
+            },
         )
+    if not close(run.moved, reference.moved, rtol=1e-3, atol=1e-3):
+        raise Failed("the network from `build` is another than before: the same moves lead it to other answers")
 
 
 def _worst(got: Floats, exact: Floats) -> int:
@@ -429,5 +429,22 @@ TRAPS: dict[str, Trap] = {
         [(CALL, LOGITS_LOSS), ("RATE = 0.01", "RATE = 0.001")],
         caught_by="check_network_and_rate_are_kept",
         says="two changes at once: whoever sees the run converge cannot tell which of them did it",
+    ),
+    "the repair, and a penalty on the weights": Trap(
+        [
+            (CALL, LOGITS_LOSS),
+            (BACKWARD, "    (loss + 1e-3 * sum(p.pow(2).sum() for p in model.parameters())).backward()\n"),
+        ],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="the loss reported is the cross entropy, the one that is trained on is another",
+    ),
+    "the repair, without a bias": Trap(
+        [
+            (CALL, LOGITS_LOSS),
+            ("torch.nn.Linear(3, 1)", "torch.nn.Linear(3, 1, bias=False)"),
+            ("    torch.nn.init.zeros_(model.bias)\n", ""),
+        ],
+        caught_by="check_network_and_rate_are_kept",
+        says="it starts with the same answers and cannot learn that owls are rare",
     ),
 }

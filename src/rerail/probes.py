@@ -94,6 +94,23 @@ def gradients(value: torch.Tensor, wrt: Iterable[torch.Tensor]) -> list[torch.Te
     return list(torch.autograd.grad(value, wrt, allow_unused=True, retain_graph=True))
 
 
+def moves(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """
+    Take steps for gradients of 0.00001, 3 and 1 everywhere; return the smallest and the largest move of each step.
+
+    They tell an optimizer, its rate and its constants from others, whatever the model.
+    """
+    found = []
+    for size in (1e-5, 3.0, 1.0):
+        before = flat(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, size)
+        optimizer.step()
+        moved = flat(model.parameters()) - before
+        found += [float(moved.min()), float(moved.max())]
+    return found
+
+
 def fill(model: torch.nn.Module, seed: int, scale: float = 0.5) -> None:
     """
     Give the parameters start values of our own, by shape and order: names and constructors play no part.
