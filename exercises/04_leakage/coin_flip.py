@@ -11,7 +11,8 @@ had no part, neither by measurements nor by diagnosis: all patients of a fold ar
 Keep the folds (patient i is in fold i % FOLDS), the panel's size, how `panel` ranks the markers,
 and the model. `cross_validate` takes measurements, shape (patients, markers), and diagnoses (0 or
 1), shape (patients,), as numpy arrays: 15 patients or more, both diagnoses in any four folds, more
-markers than the panel has. It returns one answer, 0 or 1, for each patient, in their order.
+markers than the panel has. It returns one answer, 0 or 1, for each patient, in their order, and
+leaves both arrays as they are.
 Graded: `cross_validate`. Run it: python exercises/04_leakage/coin_flip.py
 """
 import numpy as np

@@ -13,6 +13,7 @@ from rerail.evidence import Evidence
 LAYER, MINUTES, ORDER, POINTS = "data", 12, 2, 1
 GRADED = ("cross_validate",)
 RECORDED = {
+    "arrays_changed": "whether measurements or diagnoses were changed",
     "plain": "the answers for a study of 60 patients",
     "measured": "the answers for other measurements, with the same diagnoses",
     "diagnosed": "the answers for the same measurements, with other diagnoses",
@@ -70,8 +71,12 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Answer for the study, then with the diagnoses of a fold swapped, then with others of that fold measured anew."""
     from rerail import probes
 
+    changed: list[bool] = []
+
     def answers(x: Floats, y: Ints) -> Any:
-        found = probes.array(script.cross_validate(x.copy(), y.copy()), "what `cross_validate` returns")
+        given_x, given_y = x.copy(), y.copy()
+        found = probes.array(script.cross_validate(given_x, given_y), "what `cross_validate` returns")
+        changed.append(not (np.array_equal(given_x, x) and np.array_equal(given_y, y)))
         if found.shape != y.shape:
             raise probes.Unusable(f"`cross_validate` must return one answer a patient, {y.shape}, got {found.shape}")
         return found.astype(float)
@@ -81,7 +86,7 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     for fold in range(FOLDS):
         record[f"swapped{fold}"] = answers(batch["x"], batch[f"swapped{fold}"])
         record[f"moved{fold}"] = answers(batch[f"moved{fold}"], batch["y"])
-    return record
+    return record | {"arrays_changed": any(changed)}
 
 
 def check_held_out_patients_have_no_part_in_their_answers(run: Evidence) -> None:
@@ -111,6 +116,14 @@ def check_answers_are_those_of_panels_of_the_other_folds(run: Evidence, batch: d
                 "that the other folds give",
                 show={"first such patient": int(np.argmax(wrong)), "answer": run[name][np.argmax(wrong)]},
             )
+
+
+def check_arrays_are_left_as_they_are(run: Evidence) -> None:
+    """measurements and diagnoses are left as they are"""
+    if run.arrays_changed:
+        raise Failed(
+            "`cross_validate` changed the arrays that it was given: whoever reads them next sees another study"
+        )
 
 
 def _right(x: Floats, y: Ints) -> tuple[Ints, Floats]:
@@ -292,5 +305,13 @@ TRAPS: dict[str, Trap] = {
             ("    return answers\n", "    answers[::7] = 1 - answers[::7]\n    return answers\n"),
         ],
         RIGHT,
+    ),
+    "the repair, on measurements that are centred in place": Trap(
+        [
+            (CHOICE, "    x -= x.mean(axis=0)\n    fold = np.arange"),
+            (FIT, "        markers = panel(x[train], y[train])\n" + FIT),
+        ],
+        "check_arrays_are_left_as_they_are",
+        "the answers are right, and the caller's table is not what it was",
     ),
 }
