@@ -32,14 +32,17 @@ HINTS = (
 
 FOLDS, PANEL = 5, 20  # the script's own
 FEW_SEED = 4  # of the study with few sick: with it a deviation by n - 1 ranks otherwise, in 7 of 60 answers
-CLEAR = 1e-6  # below this distance from the border, rounding may decide; of 10,000 answers none was nearer than 1e-4
+CLEAR = 1e-6  # below this distance from the border, rounding may decide; of 16,000 answers none was nearer than 2e-5
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 def cases(seed: int) -> list[dict[str, Any]]:
-    """Studies of the size of the script's, the smallest, a large one, and one with few sick, where deviations count."""
+    """
+    Studies of many shapes: with few patients, with many, and with few sick, where deviations count; with as many markers
+    as the script's, where a choice among all patients that keeps hundreds of them still shows; and with values far out.
+    """
     return [
         _study(60, 400, 0, 0.0),
         _study(37, 90, seed, 0.0),
@@ -47,14 +50,20 @@ def cases(seed: int) -> list[dict[str, Any]]:
         _study(15, 60, seed + 2, 0.0),
         _study(120, 60, seed + 3, 0.0),
         _study(60, 400, FEW_SEED, 0.0, sick=15),
+        _study(30, 2000, seed + 4, 0.0),
+        _study(60, 400, seed + 5, 0.0, far=0.02),
     ]
 
 
-def _study(patients: int, markers: int, seed: int, signal: float, sick: int | None = None) -> dict[str, Any]:
+def _study(
+    patients: int, markers: int, seed: int, signal: float, sick: int | None = None, far: float = 0.0
+) -> dict[str, Any]:
     """Draw a study; the first markers carry a signal, if any. Then others, and the same with a fold changed."""
     rng = np.random.default_rng(seed)
     y = rng.permutation((np.arange(patients) < (patients // 2 if sick is None else sick)).astype(int))
     x = rng.normal(size=(patients, markers)) * 10.0 ** rng.uniform(-1, 1, markers)
+    if far:
+        x *= np.where(rng.random(x.shape) < far, 8.0, 1.0)
     x[:, :5] += signal * x[:, :5].std(axis=0) * y[:, None]
     # two more studies of the same shape: each shares one of the two arrays, so that no answer to the first fits
     batch: dict[str, Any] = {"x": x, "y": y, "other_x": np.ascontiguousarray(x[::-1, ::-1]), "other_y": np.roll(y, 1)}
@@ -313,5 +322,27 @@ TRAPS: dict[str, Trap] = {
         ],
         "check_arrays_are_left_as_they_are",
         "the answers are right, and the caller's table is not what it was",
+    ),
+    "the best 500 of everyone first, then a panel a fold": Trap(
+        [
+            (
+                CHOICE,
+                "    x = x[:, np.argsort(-np.abs(x[y == 1].mean(0) - x[y == 0].mean(0)) / x.std(0))[:500]]\n    fold = np.arange",
+            ),
+            (FIT, "        markers = panel(x[train], y[train])\n" + FIT),
+        ],
+        NO_PART,
+        "a first choice to save time is a choice: it was made with the diagnoses of all",
+    ),
+    "the repair, with values far out drawn in by everyone's deviation": Trap(
+        [
+            (
+                CHOICE,
+                "    x = x.clip(x.mean(axis=0) - 4 * x.std(axis=0), x.mean(axis=0) + 4 * x.std(axis=0))\n    fold = np.arange",
+            ),
+            (FIT, "        markers = panel(x[train], y[train])\n" + FIT),
+        ],
+        RIGHT,
+        "where to clip was learned from the held-out patients too, and the measurements are others",
     ),
 }
