@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rerail.diagnostics.tracebacks import FRAME, LIMIT, minify_traceback
+from rerail.diagnostics.trace_reader import FRAME
+from rerail.diagnostics.tracebacks import LIMIT, minify_traceback
 
 BEFORE: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()  # what handled exceptions, by shell
 

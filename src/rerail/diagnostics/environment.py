@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rerail.diagnostics import masking
 from rerail.diagnostics.digests import states_of
 from rerail.diagnostics.finding import (
     CannotAnswer,
@@ -39,20 +40,8 @@ VARIABLES = (  # of the environment, that change what a run computes
     "TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "KERAS_BACKEND", "TF_DETERMINISTIC_OPS",
 )  # fmt: skip
 GIT_SECONDS = 2  # for all that git is asked
-MASK = "***"
-WORD = (  # a name that ends so holds a secret; `tokenizer`, `max_tokens` and `key_dim` do not
-    r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|(?<![a-z])key|token|secret|passw(?:or)?d|pwd|passphrase"
-    r"|credentials?|auth)"
-)
-NAMED = re.compile(rf"(?i)^(-{{0,2}}[\w.+/-]*?{WORD})(?:=(.*))?$", re.S)
-ADDRESS = re.compile(r"(?i)([a-z][\w+.-]{0,20}://)[^/\s@]{1,300}@")  # user and password, or a token, ahead of the host
-QUERY = re.compile(rf"(?i)([?&;][\w.-]{0, 40}?(?:{WORD}|sig|signature)=)[^&;#\s]+")
-INNER = re.compile(rf"(?i)([\"']?\b[\w.-]{{0,40}}?{WORD}[\"']?\s*[:=]\s*[\"']?)[^\s\"',;}}&?#]+")  # in a quoted mapping
-BARE = re.compile(  # tokens that show what they are
-    r"\b(?:hf_|gh[oprsu]_|github_pat_|glpat-|sk-|xox[abpr]-|AKIA|eyJ)[\w.-]{12,}|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
-)
 TOLD_ONLY = ("process.command", "process.revision")  # no finding: two runs that are compared differ there on purpose
-COMMAND, LINE = 2000, 200  # characters of a command line, and of a line that is printed
+LINE = 200  # characters of a line that is printed
 
 DIFFERS = Cause(
     "process.environment_differs",
@@ -156,7 +145,7 @@ def env_record(
     torch = sys.modules.get("torch")
     groups: dict[str, dict[str, Any]] = {
         "process": {
-            "command": _command(),
+            "command": masking.command(),
             "revision": _revision(),
             "python": platform.python_version(),
             "platform": _platform(),
@@ -171,7 +160,7 @@ def env_record(
         ),
     }
     if extra:
-        groups["extra"] = {str(key): _hidden(str(key), value) for key, value in extra.items()}
+        groups["extra"] = {str(key): masking.hidden(str(key), value) for key, value in extra.items()}
     return EnvRecord.from_dict(groups)
 
 
@@ -243,31 +232,6 @@ def _shadows(pair: list[EnvRecord]) -> Iterator[Finding]:
         name, path = next(iter(paths.items()))
         says = f"{name} is imported from the working directory, {path}, and not from the installed library"
         yield SHADOWED.suspicious(says, where=paths.values(), count=len(paths))
-
-
-def _command() -> str:
-    """Return the command line without secrets and without the folders of the home."""
-    words = [str(word)[: 2 * COMMAND] for word in sys.argv] or ["python"]  # twice: no secret is cut where it shows
-    words[0] = words[0] or "python"
-    shown, hidden = [], False
-    for word in words:
-        if hidden and not word.startswith("--"):
-            shown.append(MASK)
-            hidden = False
-            continue
-        named = NAMED.match(word)
-        hidden = named is not None and named.group(2) is None and word.startswith("-")
-        shown.append(_masked(word))
-    return " ".join(shown).replace(str(Path.home()), "~")[:COMMAND]
-
-
-def _masked(text: str) -> str:
-    """Return a text without the secrets that its form gives away."""
-    named = NAMED.match(text)
-    if named and named.group(2) is not None:
-        return f"{named.group(1)}={MASK}"
-    text = BARE.sub(MASK, ADDRESS.sub(rf"\g<1>{MASK}@", text))
-    return INNER.sub(rf"\g<1>{MASK}", QUERY.sub(rf"\g<1>{MASK}", text))
 
 
 def _revision() -> str | None:
@@ -436,10 +400,3 @@ def _determinism(torch: Any) -> dict[str, Any]:
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
     }
-
-
-def _hidden(name: str, value: Any) -> Any:
-    """Return a value that JSON can hold; a secret, by its name or its form, is masked."""
-    if isinstance(value, (bool, int, float)) or value is None:
-        return value
-    return MASK if NAMED.match(name) else _masked(str(value))
