@@ -202,7 +202,7 @@ def test_the_third_time_a_hint_is_offered(rerail: Rerail, workspace: Path) -> No
     said = [rerail("check", "which_one")[1] for _ in range(3)]
 
     assert ["Look closer" in text for text in said] == [True, True, False]
-    assert "The same finding 3 times. Hint 1 of 4: rerail hint which_one" in said[2]
+    assert "The same check failed 3 times. Hint 1 of 4: rerail hint which_one" in said[2]
 
 
 @pytest.mark.parametrize(

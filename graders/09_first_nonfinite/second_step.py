@@ -105,23 +105,21 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from rerail.probes import Unusable, described, moves, number, tensor, tensors
+    from rerail.probes import OneWeightEach, Unusable, described, moves, number, tensor, tensors
 
     given = tensors(batch)
     light, wanted = given["light"], given["wanted"]
     grid = torch.linspace(-1, 2, 60).reshape(20, 3)
     values = tensor(script.encode(torch.cat([light, grid])), "what `encode` returns", (len(light) + 20, 3))
 
-    model = torch.nn.Linear(len(light) + 1, 3, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.cat([light, torch.full((1, 3), IDLE)]).T)
+    model = OneWeightEach(torch.cat([light, torch.full((1, 3), IDLE)]))
     places = torch.eye(len(light), len(light) + 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    lights, losses = [model.weight.detach().T.clone()], []
+    lights, losses = [model.weight.detach().clone()], []
     for _ in range(STEPS):
         loss = script.training_step(model, optimizer, places.clone(), wanted.clone())
         losses.append(number(loss, "what `training_step` returns"))
-        lights.append(model.weight.detach().T.float().clone())
+        lights.append(model.weight.detach().float().clone())
 
     own = script.build()
     if not (isinstance(own, tuple | list) and len(own) == 2 and isinstance(own[0], torch.nn.Module)):

@@ -94,22 +94,20 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from rerail.probes import Unusable, described, moves, number, tensor, tensors
+    from rerail.probes import OneWeightEach, Unusable, described, moves, number, tensor, tensors
 
     given = tensors(batch)
     count = len(given["scores"])
-    model = torch.nn.Linear(count + 1, 1, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.cat([given["weights"], torch.tensor([IDLE])])[None])
+    model = OneWeightEach(torch.cat([given["weights"], torch.tensor([IDLE])])[:, None])
     scores = torch.cat([torch.diag(given["scores"]), torch.zeros(count, 1)], dim=1)
     told = tensor(script.probabilities(model, scores.clone()), "what `probabilities` returns", (count,))
 
     optimizer = torch.optim.SGD(model.parameters(), lr=batch["rate"])
-    weights, losses = [model.weight.detach()[0].clone()], []
+    weights, losses = [model.weight.detach()[:, 0].clone()], []
     for _ in range(STEPS):
         loss = script.training_step(model, optimizer, scores.clone(), given["votes"].clone())
         losses.append(number(loss, "what `training_step` returns"))
-        weights.append(model.weight.detach()[0].float().clone())
+        weights.append(model.weight.detach()[:, 0].float().clone())
 
     own = script.build()
     if not (isinstance(own, tuple | list) and len(own) == 2 and isinstance(own[0], torch.nn.Module)):

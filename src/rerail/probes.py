@@ -94,6 +94,23 @@ def gradients(value: torch.Tensor, wrt: Iterable[torch.Tensor]) -> list[torch.Te
     return list(torch.autograd.grad(value, wrt, allow_unused=True, retain_graph=True))
 
 
+class OneWeightEach(torch.nn.Module):
+    """
+    A linear layer for rows that have one number which is not 0, and its own weights for each such row.
+
+    It gives what `torch.nn.Linear` gives, but a nan in the weights of one row stays there.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight.clone())  # shape (rows, outputs)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Map rows, shape (n, rows), to outputs, shape (n, outputs)."""
+        place = rows.abs().argmax(dim=1)
+        return rows.gather(1, place[:, None]) * self.weight[place]
+
+
 def moves(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
     """
     Take steps for gradients of 0.00001, 3 and 1 everywhere; return the smallest and the largest move of each step.

@@ -135,7 +135,7 @@ def _what_next(
     hint = f"Hint {min(seen + 1, total)} of {total}: rerail hint {name}"
     again = "\n  It passed before, and stays done." if was_done else ""
     if entry["last"].get("count", 0) >= 3 and seen < total:
-        return f"{again}\n  The same finding {entry['last']['count']} times. {hint}"
+        return f"{again}\n  The same check failed {entry['last']['count']} times. {hint}"
     return f"{again}\n  Look closer: rerail run {name}   {hint}"
 
 
