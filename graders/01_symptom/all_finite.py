@@ -70,7 +70,7 @@ def _corners() -> History:
 def _named() -> History:
     """Names that a scan may take for something else; steps that are no row numbers; one row logged twice; a large int."""
     row = {"step": 70, "twice": NAN}
-    names = ("", "_x", "note", "clipped", "epoch", "time", "lr", "global_step")
+    names = ("", "_x", "note", "clipped", "epoch", "time", "lr", "global_step", "Val/Loss ", " val/loss", 'Größe, "m"')
     return [row, {"step": 50, "size": 10**300} | dict.fromkeys(names, INF), row, {"step": NAN, "a": -NAN}]
 
 
