@@ -15,6 +15,7 @@ LAYER, MINUTES, ORDER, POINTS = "process", 8, 1, 1
 GRADED = ("nonfinite",)
 RECORDED = {
     "reported": "for each value of a history of 8 rows, row by row: whether `nonfinite` named its place",
+    "reported_again": "how many pairs name a place that another has named",
     "reported_elsewhere": "how many pairs name a place that has no value",
     "history_changed": "whether the history was changed",
 }
@@ -93,13 +94,16 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     history[:] = saved
     found = script.nonfinite(history)
     try:
-        named = {(row, str(name)) for row, name in found}
+        pairs = [(row, str(name)) for row, name in found]
+        len(found)  # a generator would be empty for whoever looks at it next
     except (TypeError, ValueError):
         raise probes.Unusable(
-            f"`nonfinite` must return pairs (row number, field name), got {probes.described(found)}"
+            f"`nonfinite` must return a list of pairs (row number, field name), got {probes.described(found)}"
         ) from None
+    named = set(pairs)
     return {
         "reported": np.array([cell in named for cell in _cells(batch["history"])], bool),
+        "reported_again": len(pairs) - len(named),
         "reported_elsewhere": len(named - set(_cells(batch["history"]))),
         "history_changed": repr(history) != before,
     }
@@ -134,13 +138,17 @@ def check_every_bad_number_is_found(run: Evidence, batch: dict[str, Any]) -> Non
 
 
 def check_nothing_else_is_named(run: Evidence, batch: dict[str, Any]) -> None:
-    """no finite number, no text, no truth value, and nothing that was not logged is named"""
+    """no finite number, no text, no truth value, nothing that was not logged, and nothing twice is named"""
     wrong = ~_bad(batch["history"]) & run.reported
     if wrong.any():
         number, name = _cells(batch["history"])[int(np.argmax(wrong))]
         raise Failed(
             f"what is named holds a place without a fault, in row {number} (of {wrong.sum()} such places)",
             show={f"row {number}, {name}": repr(batch["history"][number][name])},
+        )
+    if run.reported_again:
+        raise Failed(
+            f"{run.reported_again} of the pairs name a place that another has named: the faults are not so many"
         )
     if run.reported_elsewhere:
         raise Failed(f"{run.reported_elsewhere} of the pairs name a place where the history has no value")
@@ -261,5 +269,10 @@ def nonfinite(history):
         ],
         "check_every_bad_number_is_found",
         "the first in which order? The earliest row may stand in another field",
+    ),
+    "the fields of all rows, once for every row": Trap(
+        [(FIELDS, "    return [name for row in history for name in row]\n")],
+        "check_nothing_else_is_named",
+        "a field that all rows have is scanned once for each of them, and its faults are counted as often",
     ),
 }

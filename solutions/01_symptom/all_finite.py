@@ -10,8 +10,9 @@ it stands and whatever the field is called. A history is a list of rows, a row a
 names to plain Python values. Numbers are the values of type int and float (where they are finite,
 below 1e308 in size). A field that is missing in a row, or is None, was not logged there: that is no
 fault. A truth value is no number, and a text is none either, whatever it says. `nonfinite` returns
-a list of pairs (row number, field name), in any order, and leaves the history as it is. The row
-number is the place in the list, from 0, whatever the row says of itself; a history may be empty.
+a list of pairs (row number, field name), each once, in any order, and leaves the history as it is.
+The row number is the place in the list, from 0, whatever the row says of itself; a history may be
+empty.
 Graded: `nonfinite`. Run it: python exercises/01_symptom/all_finite.py
 """
 import math
