@@ -13,8 +13,8 @@ Task: for each night, say
   What was raised to report a failure, or while it was being reported, is not the failure.
 - line: the deepest line of her own code on the way to that failure, as "file.py:12". Leave it empty
   if nothing of hers has to change.
-- sizes: the two sizes in that message that do not fit, as "[8, 4] and [8, 5]". Leave it empty if
-  the message is not about sizes.
+- sizes: two sizes in that message that do not fit each other, as "[8, 4] and [8, 5]"; where it has
+  more such pairs, any one of them. Leave it empty if the message is not about sizes.
 - kind: "training" if her code, its settings or its data have to change for the run to go on;
   "dependency" if these are right, and what is installed on the machine has to change.
 Any way of writing it is right as long as it names one message, one line, one pair.
