@@ -99,10 +99,22 @@ def _named(answer: Any, run: str) -> list[tuple[str, str]]:
             f"ANSWER[{run!r}] must be a list of three pairs, got {str(lines)[:60]}; reset brings the form back"
         )
     for line in lines:
-        if not (isinstance(line, list | tuple) and len(line) == 2 and all(isinstance(part, str) for part in line)):
+        if not (isinstance(line, list | tuple) and len(line) == 2 and all(map(_written, line))):
             raise Failed(f"ANSWER[{run!r}] holds pairs of texts, (experiment, groups), got {str(line)[:60]}")
-    named = [(name.strip().lower().replace("-", "_").replace(" ", "_"), groups) for name, groups in lines]
+    named = [(str(name).strip().lower().replace("-", "_").replace(" ", "_"), _line(groups)) for name, groups in lines]
     return [(name, groups) for name, groups in named if name]
+
+
+def _written(part: Any) -> bool:
+    """Tell whether a part is a text, or a list of texts and lists of texts."""
+    return isinstance(part, str) or (isinstance(part, list | tuple) and all(map(_written, part)))
+
+
+def _line(groups: Any) -> str:
+    """Write groups that are given as a list of lists, or of texts, as one line."""
+    if isinstance(groups, str):
+        return groups
+    return " | ".join(group if isinstance(group, str) else " ".join(map(str, group)) for group in groups)
 
 
 def _names(answer: Any, run: str) -> list[str]:
