@@ -44,12 +44,14 @@ DIFFERENCES = {
     "a buffer of zeros holds whole numbers": "weights",
     "a buffer of zeros is in double precision": "weights",
     "a buffer has another shape": "weights",
+    "a layer has another name": "weights",
     "all momentum is gone": "optimizer",
     "the momentum in the middle of its tensor is 0": "optimizer",
     "one number of the momentum differs in its last bit": "optimizer",
     "the momenta of two layers have changed places": "optimizer",
     "the rate differs in its last bit": "optimizer",
     "the schedule is one step further": "schedule",
+    "the first rates of two groups have changed places": "schedule",
     "one more order of the rows has been drawn": "order",
     "the rows are shuffled from another seed": "order",
     "one more random number has been drawn": "random",
@@ -188,7 +190,9 @@ def built(batch: dict[str, Any]) -> Run:
     model.register_buffer("seen", torch.zeros(4))
     model.register_buffer("mean", drawn(3).double())
     kinds = {"SGD": {"momentum": 0.9}, "Adam": {}}
-    optimizer = getattr(torch.optim, batch["optimizer"])(model.parameters(), lr=0.1, **kinds[batch["optimizer"]])
+    layers = [model.first, model.second, model.bias]
+    groups = [{"params": [model.table]}, {"params": layers, "lr": 0.02}]
+    optimizer = getattr(torch.optim, batch["optimizer"])(groups, lr=0.1, **kinds[batch["optimizer"]])
     for parameter in model.parameters():
         momentum = 0.1 * drawn(*parameter.shape)
         optimizer.state[parameter] = {"momentum_buffer": momentum}
@@ -239,6 +243,9 @@ def altered(run: Run, name: str, batch: dict[str, Any]) -> Run:
             model.seen = torch.zeros(4, dtype=torch.float64)
         elif name == "a buffer has another shape":
             model.seen = torch.zeros(2, 2)
+        elif name == "a layer has another name":
+            names = {"second": "other"}
+            model._parameters = {names.get(key, key): value for key, value in model._parameters.items()}
         elif name == "all momentum is gone":
             optimizer.state.clear()
         elif name == "the momentum in the middle of its tensor is 0":
@@ -249,6 +256,8 @@ def altered(run: Run, name: str, batch: dict[str, Any]) -> Run:
             swap(momentum_of(optimizer, model.first), momentum_of(optimizer, model.second))
         elif name == "the rate differs in its last bit":
             optimizer.param_groups[0]["lr"] = 0.1 + 2**-56
+        elif name == "the first rates of two groups have changed places":
+            schedule.base_lrs = schedule.base_lrs[::-1]
         elif name == "the schedule is one step further":
             schedule.last_epoch += 1
         elif name == "one more order of the rows has been drawn":
@@ -583,5 +592,37 @@ def digest(state):
         ],
         "check_environment_is_kept",
         "equal states go different ways on other numbers of threads, and in evaluation mode",
+    ),
+    "what stands in the state, without the names": Trap(
+        _digest(
+            """
+def digest(state):
+    if isinstance(state, torch.Tensor):
+        state = [state.dtype, state.shape, state.tolist()]
+    elif isinstance(state, dict):
+        state = [digest(part) for part in state.values()]
+    elif isinstance(state, (list, tuple)):
+        state = [digest(part) for part in state]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:12]
+"""
+        ),
+        "check_every_difference_shows",
+        "the weights of a layer that has another name are not loaded by those who know it by the old one",
+    ),
+    "lists in an order that does not depend on theirs": Trap(
+        _digest(
+            """
+def digest(state):
+    if isinstance(state, torch.Tensor):
+        state = [state.dtype, state.shape, state.tolist()]
+    elif isinstance(state, dict):
+        state = [(name, digest(part)) for name, part in state.items()]
+    elif isinstance(state, (list, tuple)):
+        state = sorted(digest(part) for part in state)
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:12]
+"""
+        ),
+        "check_every_difference_shows",
+        "the first of a list of rates is that of the first group",
     ),
 }
