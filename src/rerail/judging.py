@@ -224,7 +224,7 @@ def _stopped(report: Report, run: Ran, source: bytes, batches: Batches) -> Repor
         outcome="not yet",
         reason=reason,
         exception=str(problem.get("type", "")) if reason == "crash" else "",
-        message=f"{message} (on {place})" if place and run.how != "contract" else message,
+        message=f"{message} (on {place})" if place and run.how != "contract" and not said.startswith("SyntaxError") else message,
         frames=tuple(frames),
         names={str(name): str(shape) for name, shape in problem.get("names", {}).items()},
         hidden_frames=int(problem.get("hidden", 0)),

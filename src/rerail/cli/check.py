@@ -135,7 +135,8 @@ def _what_next(
     hint = f"Hint {min(seen + 1, total)} of {total}: rerail hint {name}"
     again = "\n  It passed before, and stays done." if was_done else ""
     if entry["last"].get("count", 0) >= 3 and seen < total:
-        return f"{again}\n  The same check failed {entry['last']['count']} times. {hint}"
+        what = "The same check failed" if report.reason.startswith("check_") else "It ended in this way"
+        return f"{again}\n  {what} {entry['last']['count']} times. {hint}"
     return f"{again}\n  Look closer: rerail run {name}   {hint}"
 
 
