@@ -219,12 +219,13 @@ def _stopped(report: Report, run: Ran, source: bytes, batches: Batches) -> Repor
     frames = [Frame(int(f["line"] or 0), str(f["function"]), str(f["code"])) for f in problem.get("frames", [])]
     if run.how == "timeout" and run.hung_at:
         frames = [Frame(run.hung_at, "", _line(source, run.hung_at))]
+    began = run.how != "contract" and not said.startswith("SyntaxError")  # else no batch had a part in it
     return replace(
         report,
         outcome="not yet",
         reason=reason,
         exception=str(problem.get("type", "")) if reason == "crash" else "",
-        message=f"{message} (on {place})" if place and run.how != "contract" and not said.startswith("SyntaxError") else message,
+        message=f"{message} (on {place})" if place and began else message,
         frames=tuple(frames),
         names={str(name): str(shape) for name, shape in problem.get("names", {}).items()},
         hidden_frames=int(problem.get("hidden", 0)),
