@@ -45,6 +45,8 @@ def cases(seed: int) -> list[dict[str, Any]]:
         labelled(6, [0, 1], seed + 1),
         half(19, [4], seed),
         padded(1, 5, [0], seed + 1),
+        apart(23, [9, 14], seed),
+        counted(26, [5, 20], seed),
     ]
 
 
@@ -83,6 +85,21 @@ def half(rows: int, faulty: list[int], seed: int) -> dict[str, Any]:
     mask[faulty] = True
     values = rng.integers(76, 85, (rows, 12)) * rng.choice([-1.0, 1.0], (rows, 12))
     return batch("half", faulty, 1, 1, values=values, mask=mask)
+
+
+def apart(rows: int, faulty: list[int], seed: int) -> dict[str, Any]:
+    """Rows that fail at the first stage, and at both edges rows that fail at the second alone."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.normal(size=rows), rng.uniform(1, 2, rows)
+    left[faulty], right[[0, 1, -2, -1]] = 1e30, 0
+    return batch("apart", faulty, 1, 1, left=left, right=right)
+
+
+def counted(rows: int, faulty: list[int], seed: int) -> dict[str, Any]:
+    """Labels that are refused with a sentence that counts them."""
+    labels = np.random.default_rng(seed).integers(0, 4, rows)
+    labels[faulty] = 4
+    return batch("counted", faulty, 1, 1, labels=labels)
 
 
 def batch(kind: str, faulty: list[int], needed: int, rows_needed: int, **tensors: NDArray[Any]) -> dict[str, Any]:
@@ -162,11 +179,27 @@ def forward_half(batch: Any) -> dict[str, Any]:
     return {"energy": energy, "spread": spread, "loss": (wide / spread).mean()}
 
 
+def forward_apart(batch: Any) -> dict[str, Any]:
+    """Take squares of one side and logarithms of the other."""
+    energy, logs = batch["left"].pow(2), batch["right"].log()
+    return {"energy": energy, "logs": logs, "loss": (energy + logs).mean()}
+
+
+def forward_counted(batch: Any) -> dict[str, Any]:
+    """Refuse labels beyond 3."""
+    strange = batch["labels"] > 3
+    if strange.any():
+        raise ValueError(f"{int(strange.sum())} of {len(strange)} labels are unknown")
+    return {"loss": batch["labels"].float().mean()}
+
+
 FORWARD = {
     "padded": forward_padded,
     "together": forward_together,
     "labelled": forward_labelled,
     "half": forward_half,
+    "apart": forward_apart,
+    "counted": forward_counted,
 }
 
 
@@ -232,6 +265,8 @@ HOW = {
     "together": "the stage 'mass'",
     "labelled": "an IndexError",
     "half": "the stage 'energy'",
+    "apart": "the stage 'energy'",
+    "counted": "a ValueError",
 }
 OTHER = {
     ("padded", 1): "the stage 'spread'",
@@ -239,6 +274,7 @@ OTHER = {
     ("together", 1): "the stage 'votes'",
     ("labelled", 1): "a ValueError",
     ("half", 1): "the stage 'spread'",
+    ("apart", 1): "the stage 'logs'",
 }
 
 
@@ -272,10 +308,6 @@ def _repaired_then(source: str) -> list[Edit]:
 
 
 ACCEPTED: dict[str, list[Edit]] = {
-    "all stages that are not finite, and the words of the exception": _compared(
-        "    return [name for name, stage in stages.items() if not stage.isfinite().all()]\n",
-        "    except Exception as error:\n        return f'{type(error).__name__}: {error}'\n",
-    ),
     "the failure is an argument": [
         (
             'def fails(forward, batch):\n    """Whether a batch raises an exception or has a stage that is not finite."""\n',
@@ -364,7 +396,7 @@ def smallest(forward, batch):
 TRAPS: dict[str, Trap] = {
     "never fewer than two rows": Trap(
         [(ASK, "if len(rest) >= 2 and fails(forward, take(batch, rest)):")],
-        "check_no_row_can_go",
+        "check_what_is_left_fails_as_the_batch_does",
         "a failure of one row is told with two, and two rows that are alike have a spread of 0: that fails as well",
     ),
     "an exception is no failure": Trap(
@@ -525,5 +557,20 @@ def take(batch, rows):
         [*REPAIR, ("    return take(batch, rows)\n", "    batch.update(take(batch, rows))\n    return batch\n")],
         "check_batch_is_left_as_it_is",
         "the whole batch is gone: whether the repair of these rows mends it cannot be tried any more",
+    ),
+    "all stages that are not finite": Trap(
+        _compared("    return [name for name, stage in stages.items() if not stage.isfinite().all()]\n"),
+        "check_no_row_can_go",
+        "what else is broken in the whole batch comes from other rows, and they are kept with it",
+    ),
+    "what the last stage is": Trap(
+        _compared("    return bool(list(stages.values())[-1].isfinite().all())\n"),
+        "check_what_is_left_fails_as_the_batch_does",
+        "every failure ends in a loss that is not finite; which stage was first tells them apart",
+    ),
+    "the words of the exception": Trap(
+        _compared(FIRST, TYPE.replace("type(error)", "str(error)")),
+        "check_no_row_can_go",
+        "a sentence that counts the rows is another one as soon as a row is gone",
     ),
 }
