@@ -6,13 +6,13 @@ history of the last one is scanned: a number that is not finite would show where
 of this history says that all is well, and the model answers nan to everything.
 
 Task: make `nonfinite` find every number that is not finite, in every row and every field, wherever
-it stands and whatever the field is called. A history is a list of rows, a row a mapping from field
-names to plain Python values. Numbers are the values of type int and float (where they are finite,
-below 1e308 in size). A field that is missing in a row, or is None, was not logged there: that is no
-fault. A truth value is no number, and a text is none either, whatever it says. `nonfinite` returns
-a list of pairs (row number, field name), each once, in any order, and leaves the history as it is.
-The row number is the place in the list, from 0, whatever the row says of itself; a history may be
-empty.
+it stands and whatever the field is called. A history is a list of rows, a row a dict with a text,
+a truth value, None, an int or a float behind each field name. Numbers are the values of type int
+and float (where they are finite, below 1e308 in size). A field that is missing in a row, or is
+None, was not logged there: that is no fault. A truth value is no number, and a text is none either,
+whatever it says. `nonfinite` returns a list of pairs (row number, field name), each once, in any
+order, and leaves the history as it is. The row number is the place in the list, from 0, whatever
+the row says of itself; a history may be empty.
 Graded: `nonfinite`. Run it: python exercises/01_symptom/all_finite.py
 """
 import math

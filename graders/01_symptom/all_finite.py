@@ -41,10 +41,11 @@ def cases(seed: int) -> list[dict[str, Any]]:
         {"history": _random(17, seed)},
         {"history": _random(2, seed + 1)},
         {"history": [{"loss": -INF, "norm": 2, "ok": True}]},
-        {"history": [{"a": 1e300, "b": -1e300, "c": 0, "d": 10**15, "e": -0.0, "note": "nan"} for _ in range(5)]},
+        {"history": [{"a": 1e300, "b": -1e300, "c": 0, "d": 10**15, "e": 5e-324, "note": "nan"} for _ in range(5)]},
         {"history": [{}, {"only": -INF}, {}, {"only": -INF}]},  # equal rows: their numbers are not
         {"history": _named()},
         {"history": _random(300, seed + 2)},
+        {"history": [{"a": NAN if row in (1000, 1990) else 1.0} for row in range(2000)]},
         {"history": []},
     ]
 
@@ -72,7 +73,8 @@ def _named() -> History:
     """Names that a scan may take for something else; steps that are no row numbers; one row logged twice; a large int."""
     row = {"step": 70, "twice": NAN}
     names = ("", "_x", "note", "clipped", "epoch", "time", "lr", "global_step", "Val/Loss ", " val/loss", 'Größe, "m"')
-    return [row, {"step": 50, "size": 10**300} | dict.fromkeys(names, INF), row, {"step": NAN, "a": -NAN}]
+    cases = {"lr": 0.1, "LR": INF, "loss": 1.0, "Loss": NAN}
+    return [row, {"step": 50, "size": 10**300} | dict.fromkeys(names, INF), row, {"step": NAN, "a": -NAN}, cases]
 
 
 def _random(count: int, seed: int) -> History:
@@ -89,13 +91,16 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     history = batch["history"]
     before = repr(history)
     saved = history[:]
-    history[:] = [{"other run": -INF} for _ in history]
-    script.nonfinite(history)  # an answer about another history of this length must not come back
+    for others in ([{"other run": -INF} for _ in history], [dict.fromkeys(row, -INF) for row in history]):
+        history[:] = others
+        script.nonfinite(history)  # an answer about another history of this length, or with its names, must not return
     history[:] = saved
     found = script.nonfinite(history)
     try:
         pairs = [(row, str(name)) for row, name in found]
         len(found)  # a generator would be empty for whoever looks at it next
+        if any(isinstance(row, str) for row, _ in pairs):  # the other way round
+            raise ValueError
     except (TypeError, ValueError):
         raise probes.Unusable(
             f"`nonfinite` must return a list of pairs (row number, field name), got {probes.described(found)}"
@@ -143,7 +148,7 @@ def check_nothing_else_is_named(run: Evidence, batch: dict[str, Any]) -> None:
     if wrong.any():
         number, name = _cells(batch["history"])[int(np.argmax(wrong))]
         raise Failed(
-            f"what is named holds a place without a fault, in row {number} (of {wrong.sum()} such places)",
+            f"{wrong.sum()} places without a fault are named, one of them in row {number}",
             show={f"row {number}, {name}": repr(batch["history"][number][name])},
         )
     if run.reported_again:
