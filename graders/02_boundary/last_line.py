@@ -172,7 +172,9 @@ def check_the_line_is_the_deepest_of_her_own(answer: Any) -> None:
         said = _said(answer, night, "line")
         if line is None:
             if said:
-                raise Failed(f"{said[:60]!r} is named for {night}; with that line as it is, what has to change there?")
+                raise Failed(
+                    f"{said[:60]!r} is named for {night}; would a change of that line make the message go away?"
+                )
             continue
         if "-packages/" in said:
             raise Failed(f"{said[:60]!r}, named for {night}, lies in an installed package")
@@ -180,10 +182,9 @@ def check_the_line_is_the_deepest_of_her_own(answer: Any) -> None:
         if found is None:
             raise Failed(f"the line for {night} must name one file and one line, as 'file.py:12', got {said[:60]!r}")
         if found != line:
-            of = "is a line of her own" if found[0] in OWN[night] else "is no line of her own"
-            raise Failed(
-                f"{found[0]}:{found[1]}, named for {night}, {of}, and not the deepest one on the way to the failure"
-            )
+            own = "is a line of her own, and not the deepest one on the way to the failure"
+            of = own if found[0] in OWN[night] else "is no line of her own"
+            raise Failed(f"{found[0]}:{found[1]}, named for {night}, {of}")
 
 
 def check_the_sizes_are_those_that_do_not_fit(answer: Any) -> None:

@@ -127,7 +127,9 @@ def test_notebook_is_valid_for_jupyter_and_nbgrader(exercise: Exercise) -> None:
 def test_brief_tells_no_command_line_of_the_workspace(too_large: Exercise) -> None:
     brief = texts(too_large)[0]
 
-    assert brief.startswith("# The mean is too large\n\n**Task:** return the mean of the values. Graded: `mean`.\n\nRepair")
+    assert brief.startswith(
+        "# The mean is too large\n\n**Task:** return the mean of the values. Graded: `mean`.\n\nRepair"
+    )
     assert "python exercises/" not in brief
 
 
