@@ -160,7 +160,11 @@ def _module(name: str, shown: str, source: bytes, file: str) -> types.ModuleType
     text = source.decode("utf-8", "replace")
     linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)
     sys.modules[name] = module
-    exec(compile(source, shown, "exec"), module.__dict__)  # bytes, not text: a byte-order mark is no syntax error
+    try:
+        code = compile(source, shown, "exec")  # bytes, not text: a byte-order mark is no syntax error
+    except ValueError as error:  # of null bytes, until Python 3.11.4
+        raise SyntaxError(str(error)) from None
+    exec(code, module.__dict__)
     return module
 
 
