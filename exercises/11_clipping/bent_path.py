@@ -10,7 +10,8 @@ move the model by LEARNING_RATE times MAX_NORM in all. Where the gradient is not
 MAX_NORM, the step must stay exactly that of the gradient. Keep the linear model, the loss, SGD
 without momentum, its learning rate, and MAX_NORM.
 `build` makes the model and its optimizer for some numbers of columns and towns. `training_step`
-takes one step on one batch of any size and returns the loss before the step, a number.
+takes one step on one batch of any size and returns the loss before the step, a number. Steps that
+are no longer than allowed arrive later: the loss at the end is no measure of the repair.
 Graded: `build`, `training_step`. Run it: python exercises/11_clipping/bent_path.py
 """
 import torch

@@ -1,7 +1,7 @@
 """
 Clipping is on, and one bad batch throws the run off the road.
 
-Sensors report the fuel flow of an engine. Every step is clipped, so that no batch can move the
+Sensors report the fuel flow of an engine. Every step calls the clip, so that no batch can move the
 model far. In batch 20 a sensor fails for one row, and the loss of all later batches shows it.
 
 Task: no step may move the model by more than LEARNING_RATE times MAX_NORM. A step whose gradient

@@ -266,7 +266,7 @@ def clip(parameters):
 TRAPS: dict[str, Trap] = {
     "log the norm, no more": Trap(
         [LOGGED], "check_guard_rests_in_the_second_half",
-        "the log is honest now and shows what clipping hid: every step is shortened, most of them a thousandfold",
+        "the log is honest now and shows what clipping hid: every step is shortened, half of them a thousandfold",
     ),
     "scale, and keep the log": Trap(
         [SCALED, KEPT, USED], "check_log_shows_the_norm_that_backward_made",

@@ -13,8 +13,8 @@ MAX_NORM as a guard: in the second half it may act on fewer than one step in ten
 `train(x, y, steps)` gets the raw areas and rooms of 20 flats or more, like those of `flats`, and
 their prices. It returns a pair: whatever `predict` needs, and a log with one mapping a step, in
 which "loss" and "gradient_norm" are numbers. `predict` gives prices, shape (flats, 1), after any
-number of steps: after k of them, those of the same flats have the loss of entry k of a longer log.
-One flat alone gets the price that it gets among others.
+number of steps: trained for k steps, the model has on these flats the loss that entry k of a longer
+log tells. One flat alone gets the price that it gets among others.
 Graded: `train`, `predict`. Run it: python exercises/11_clipping/calm_log.py
 """
 import torch
