@@ -170,7 +170,7 @@ def test_reset_keeps_a_backup_and_undo_brings_it_back(rerail: Rerail, workspace:
 
 
 def test_undo_without_a_backup_says_so(rerail: Rerail, workspace: Path) -> None:
-    assert rerail("undo")[::2] == (1, "rerail: there is no backup of too_large: no command has replaced it yet\n")
+    assert rerail("undo")[::2] == (2, "rerail: there is no backup of too_large: no command has replaced it yet\n")
 
 
 def test_hints_come_one_by_one(rerail: Rerail, workspace: Path) -> None:
@@ -184,10 +184,10 @@ def test_solution_stays_closed_until_a_pass_or_giving_up(
     rerail: Rerail, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, error = rerail("solution")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "--give-up" in error
 
-    for typed, expected in (("something\n", 1), ("which_one\n", 0)):
+    for typed, expected in (("something\n", 2), ("which_one\n", 0)):
         monkeypatch.setattr("sys.stdin", open_text(typed))
         assert rerail("solution", "which_one", "--give-up")[0] == expected
     assert state(workspace)["which_one"]["status"] == "revealed"
@@ -228,7 +228,7 @@ def test_json_is_one_object_also_when_it_goes_wrong(rerail: Rerail, workspace: P
 WRONG = [
     pytest.param(("chk",), 2, "no command is called 'chk'", id="unknown command"),
     pytest.param(("check", "to_large"), 2, "did you mean 'too_large'", id="unknown exercise"),
-    pytest.param(("check", "--nope"), 2, "`rerail --help`", id="unknown option"),
+    pytest.param(("check", "--nope"), 2, "`rerail check --help`", id="unknown option"),
     pytest.param(("check", "--all", "too_large"), 2, "leave out either", id="all and one"),
     pytest.param(("--workspace", "/nowhere", "list"), 2, "/nowhere is no workspace", id="no such workspace"),
     pytest.param(("start", "."), 0, "is your workspace already", id="start in a workspace"),
@@ -331,7 +331,7 @@ def test_list_imports_neither_numpy_nor_torch() -> None:
 def test_without_torch_it_is_blocked_and_the_rest_works(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "rerail.cli"]
+    command = [sys.executable, "-m", "rerail"]
 
     def call(*arguments: str, where: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, cwd=where)
@@ -345,7 +345,7 @@ def test_without_torch_it_is_blocked_and_the_rest_works(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    line = f"{sys.executable} -m rerail.cli list | head -n 1"
+    line = f"{sys.executable} -m rerail list | head -n 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
 
     assert done.stderr == ""

@@ -32,6 +32,8 @@ def crash(): raise ValueError("no data")
 def partial(): return {"model": 1}
 def nothing(): return None
 def odd(): return {**make(), "colour": "red"}
+def leave(): raise SystemExit(0)
+def make_with(size): return make()
 """
 
 
@@ -40,6 +42,10 @@ def rerail(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "metrics.csv").write_text(HISTORY)
     (tmp_path / "my_setup.py").write_text(SETUP)
+    (tmp_path / "leaves.py").write_text("raise SystemExit(3)")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "empty.json").write_text("{}")
+    (tmp_path / "wide.csv").write_text("step,loss\n1,0.5\n2,0,4\n")
     sys.modules.pop("my_setup", None)
     monkeypatch.setattr(sys, "path", sys.path[:])  # the command puts the working directory in front
 
@@ -90,12 +96,19 @@ def test_a_checkup_of_a_function_says_where_it_stops(rerail, tmp_path):
         (("diagnose", "nowhere.csv"), 2, "there is no file"),
         (("diagnose", "."), 2, "is a directory"),
         (("diagnose", "my_setup.py"), 2, "was not read"),
-        (("diagnose", "no_module:f"), 2, "was not imported"),
+        (("diagnose", "no_module:f"), 2, "the import of 'no_module' raised ModuleNotFoundError"),
         (("diagnose", "my_setup:absent"), 2, "has no function"),
-        (("diagnose", "my_setup:crash"), 3, "ValueError: no data"),
+        (("diagnose", "my_setup:crash"), 2, "raised ValueError: no data (my_setup.py, line 13)"),
         (("diagnose", "my_setup:partial"), 2, "lacks optimizer, loss_fn, batch"),
         (("diagnose", "my_setup:nothing"), 2, "got NoneType"),
         (("diagnose", "my_setup:odd"), 2, "does not take"),
+        (("diagnose", "my_setup:leave"), 2, "called sys.exit(0) (my_setup.py, line 17)"),
+        (("diagnose", "leaves:f"), 2, "the import of 'leaves' called sys.exit(3)"),
+        (("diagnose", "my_setup:make_with"), 2, "needs `size`"),
+        (("diagnose", "list.json"), 2, "row 0 is '1'"),
+        (("diagnose", "empty.json"), 2, "holds no rows"),
+        (("diagnose", "wide.csv"), 2, "row 1 has 3 cells under 2 names: '2,0,4'"),
+        (("diagnose", "metrics.csv", "--plot", "."), 2, "name a file in it"),
         (("minify", "nowhere.log"), 2, "there is no file"),
         (("minify", "."), 2, "is a directory"),
     ],
@@ -126,7 +139,7 @@ def test_what_is_no_traceback_leaves_byte_for_byte(tmp_path):
     (tmp_path / "log").write_bytes(held)
 
     done = subprocess.run(
-        [sys.executable, "-m", "rerail.cli", "minify", "log"], cwd=tmp_path, capture_output=True, check=True
+        [sys.executable, "-m", "rerail", "minify", "log"], cwd=tmp_path, capture_output=True, check=True
     )
 
     assert done.stdout == held

@@ -65,9 +65,41 @@ def ask(
 # what was typed
 
 
-@pytest.mark.parametrize("name", ["1.1", "too-large", "too_l", "too_large.py", SCRIPT, f"./{SCRIPT}", f"/x/{SCRIPT}"])
+@pytest.mark.parametrize("name", ["1.1", "too-large", "too_l", "too_large.py", SCRIPT, f"./{SCRIPT}", "Too_Large"])
 def test_an_exercise_has_many_names(rerail: Rerail, workspace: Path, name: str) -> None:
     assert "1.1 too_large" in rerail("show", name)[1]
+
+
+@pytest.mark.parametrize("name", [f"/x/{SCRIPT}", "../too_large.py", "other/too_large.py", SCRIPT.replace("01", "09")])
+def test_the_script_of_another_place_is_not_taken_for_ours(rerail: Rerail, workspace: Path, name: str) -> None:
+    (workspace.parent / "too_large.py").write_text("theirs")
+    before = (workspace / SCRIPT).read_text()
+
+    for command in ("check", "run", "reset", "watch"):
+        code, out, error = rerail(command, name)
+        assert (code, out, "is not the script of this workspace; write 'too_large'" in error) == (2, "", True), command
+    assert ((workspace.parent / "too_large.py").read_text(), (workspace / SCRIPT).read_text()) == ("theirs", before)
+
+
+def test_a_script_is_found_from_within_the_workspace(
+    rerail: Rerail, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace / "exercises/01_sample")
+
+    for name in ("too_large.py", "../01_sample/too_large.py", SCRIPT, str(workspace / SCRIPT)):
+        assert rerail("show", name)[0] == 0, name
+    code, _, error = rerail("check", "../01_sample")
+    assert (code, "is a folder, the name of an exercise was expected" in error) == (2, True)
+
+
+def test_what_was_checked_is_at_hand_and_what_is_left_open_is_told(rerail: Rerail, workspace: Path) -> None:
+    rerail("next")
+    rerail("check", "too_large")
+
+    assert "too_large" in rerail()[1].split("at hand")[1].splitlines()[0]
+    _, out, error = rerail("next")
+    assert "which_one" in out
+    assert error == "rerail: too_large stays open; `rerail list --todo` shows what does\n"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +122,54 @@ def test_start_in_a_workspace_says_so(rerail: Rerail, workspace: Path, monkeypat
 
     assert (code, "is your workspace already" in out) == (0, True)
     assert not (workspace / "exercises/learn").exists()
+
+
+def test_start_says_what_it_wrote(rerail: Rerail, workspace: Path) -> None:
+    assert "nothing was missing in it" in rerail("start", ".")[1]
+    (workspace / SCRIPT).unlink()
+    assert f"{SCRIPT} was missing, and written again" in rerail("start", ".")[1]
+
+
+def test_a_workspace_that_lost_its_progress_is_one_again(rerail: Rerail, workspace: Path) -> None:
+    (workspace / SCRIPT).write_text("mine")
+    shutil.rmtree(workspace / ".rerail")
+    assert "`rerail start .` makes it anew" in rerail("check")[2]
+    (workspace / ".rerail").write_text("")
+    for arguments, code in ((("check",), 3), (("start", "."), 2)):
+        got, _, error = rerail(*arguments)
+        assert (got, "move it away, then `rerail start .`" in error) == (code, True)
+    (workspace / ".rerail").unlink()
+
+    assert rerail("start", ".")[0] == 0
+    assert ((workspace / SCRIPT).read_text(), rerail("list")[0]) == ("mine", 0)
+
+
+def test_the_course_itself_is_no_workspace(rerail: Rerail, course_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(course_root)
+
+    assert "holds other files" in rerail("start", ".")[2]
+
+
+IN_THE_WAY = [
+    ("lock", ("next",)),
+    ("pristine.json", ("start", ".")),
+    ("backups", ("reset",)),
+    ("state.json", ("next",)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), IN_THE_WAY, ids=[name for name, _ in IN_THE_WAY])
+def test_what_is_in_the_way_is_named(rerail: Rerail, workspace: Path, name: str, arguments: tuple[str, ...]) -> None:
+    path = workspace / ".rerail" / name
+    path.unlink(missing_ok=True)
+    path.write_text("") if name == "backups" else path.mkdir()
+    (workspace / SCRIPT).write_text("mine")
+    (workspace / SHEET).unlink()
+
+    code, _, error = rerail(*arguments)
+
+    assert (code, f"move {path} away" in error) == (3, True), error
+    assert (workspace / SCRIPT).read_text() == "mine"
 
 
 def test_help_is_whole_and_an_unknown_command_is_told(rerail: Rerail) -> None:
@@ -141,7 +221,7 @@ def test_what_may_not_be_written_is_told(rerail: Rerail, workspace: Path, monkey
         raise PermissionError(13, os.strerror(13))
 
     (workspace / SCRIPT).write_text("mine")
-    monkeypatch.setattr("rerail.workspace.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("rerail.files.tempfile.mkstemp", refuse)
 
     for command, expected in (("reset", 3), ("next", 3), ("hint", 0)):
         code, _, error = rerail(command)
@@ -264,6 +344,7 @@ def test_a_script_that_hangs_or_floods_is_stopped_and_cut(
     monkeypatch.setattr("rerail.engine.ForkServer.run", no_run)
     out, _ = script_says(rerail, workspace, "import time\nprint('begins', flush=True)\ntime.sleep(60)")
     assert "begins\n[stopped after 0 s]" in out or "begins\n[stopped after 1 s]" in out
+    assert "The probe was not run" in out
 
     monkeypatch.setattr(module, "SECONDS", 60)
     out, seconds = script_says(rerail, workspace, "print('first')\nwhile True: print('y' * 99)")
@@ -289,6 +370,16 @@ def test_how_a_script_ends_is_told(rerail: Rerail, workspace: Path, monkeypatch:
         rerail, workspace, "import subprocess; subprocess.Popen(['sleep', '30']); print('no newline', end='')"
     )
     assert ("no newline\n" in out, seconds < 15) == (True, True)
+
+
+def test_a_script_that_leaves_or_is_no_text_is_told(rerail: Rerail, workspace: Path) -> None:
+    for source, says in (
+        (b"import sys\nsys.exit(0)", "the script ended the run itself (SystemExit: 0)"),
+        (b"\0\1\2", "`rerail reset too_large` puts the shipped script back"),
+    ):
+        (workspace / SCRIPT).write_bytes(source)
+        code, out, _ = rerail("check")
+        assert (code, says in " ".join(out.split())) == (1, True), out
 
 
 def test_evidence_is_laid_out_whole() -> None:
@@ -325,6 +416,10 @@ def test_a_plot_is_a_file_with_the_symptom(rerail: Rerail, workspace: Path, monk
     )
     code, out, error = rerail("run", "--json", "--plot", "curve.nonsense")
     assert (code, json.loads(out)["exit_code"], error) == (2, 2, "")
+    code, _, error = rerail("run", "--plot", ".")
+    assert (code, "is a directory; name a file in it" in error) == (2, True)
+    assert "Plot     curve.png" in rerail("run", "--plot", "curve")[1]
+    assert Path("curve.png").is_file()
     code, _, error = rerail("run", "--plot", "no/such/folder.png")
     assert (code, "could not be written" in error) == (3, True)
     code, _, error = rerail("run", "which_one", "--plot", "x.png")

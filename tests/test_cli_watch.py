@@ -159,6 +159,6 @@ def test_without_a_terminal_lines_are_keys_and_the_end_waits_for_the_verdict(
     nothing = subprocess.run(arguments, cwd=workspace, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     quits = subprocess.run(arguments, cwd=workspace, input="quit\n", capture_output=True, text=True)
 
-    assert (nothing.returncode, "NOT YET" in nothing.stdout, nothing.stderr) == (0, True, "")
+    assert (nothing.returncode, "NOT YET" in nothing.stdout, nothing.stderr) == (1, True, ""), "as `rerail check`"
     assert (quits.returncode, quits.stderr) == (0, "")
     assert "\x1b" not in nothing.stdout

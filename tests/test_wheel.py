@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rerail(installed: Path, where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(installed)}
-    command = [sys.executable, "-m", "rerail.cli", *arguments]
+    command = [sys.executable, "-m", "rerail", *arguments]
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
 
 

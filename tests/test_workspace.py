@@ -157,14 +157,20 @@ ODD = [
     pytest.param({"exercises": {"one": {"status": []}}}, id="status is a list"),
     pytest.param({"exercises": {"one": {"last": {"outcome": "pass", "finding": "", "count": "x"}}}}, id="odd last"),
     pytest.param({"exercises": {"one": "done"}, "current": 7}, id="an entry is a text"),
+    pytest.param({"two": {"status": "done"}}, id="entries at the wrong place"),
 ]
 
 
 @pytest.mark.parametrize("state", ODD)
-def test_progress_that_was_edited_by_hand_is_mended(workspace: Workspace, state: dict) -> None:
+def test_progress_that_is_partly_broken_is_kept_mended_and_told(workspace: Workspace, state: dict) -> None:
     state_file(workspace).write_text(json.dumps(state))
+    assert "partly broken" in workspace.progress().warning
 
-    assert workspace.update(lambda progress: progress.attempted("one", "pass", "", "")) == ""
+    told = workspace.update(lambda progress: progress.attempted("one", "pass", "", ""))
+
+    kept = next((workspace.folder / HIDDEN).glob("state.broken-*.json"))
+    assert (json.loads(kept.read_text()), kept.name in told) == (state, True)
+    assert workspace.progress().warning == ""
 
     entry = workspace.progress().of("one")
     assert (entry["status"], entry["attempts"], entry["hints"], entry["last"]["count"]) == ("done", 1, 0, 1)

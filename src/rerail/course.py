@@ -136,7 +136,7 @@ def find(text: str, where: Path | None = None) -> Exercise:
         LookupError: If there is none or more than one; the message says which are near.
     """
     everything = exercises(where)
-    wanted = text.strip().replace("-", "_").removesuffix(".py")
+    wanted = text.strip().lower().replace("-", "_").removesuffix(".py")
     exact = [exercise for exercise in everything if wanted in (exercise.name, exercise.number)]
     near = exact or [exercise for exercise in everything if wanted and exercise.name.startswith(wanted)]
     if len(near) == 1:

@@ -216,6 +216,10 @@ def _stopped(report: Report, run: Ran, source: bytes, batches: Batches) -> Repor
     reason = {"died": "crash", "garbage": "unusable"}.get(run.how, run.how)
     if run.how == "crash" and "File too large" in said:
         reason, message = "blocked action", f"{said}; a run may write 64 MiB"
+    if problem.get("type") == "SystemExit":
+        message = f"the script ended the run itself ({said}), before it gave a result"
+    if problem.get("type") == "SyntaxError" and "null byte" in said:
+        message = f"{said}; it is no text: `rerail reset {report.exercise}` puts the shipped script back"
     frames = [Frame(int(f["line"] or 0), str(f["function"]), str(f["code"])) for f in problem.get("frames", [])]
     if run.how == "timeout" and run.hung_at:
         frames = [Frame(run.hung_at, "", _line(source, run.hung_at))]

@@ -6,18 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rerail import __version__
 from rerail.course import Exercise
+from rerail.files import remedy, write_whole
+from rerail.progress import Progress, is_state, now
 
 SCHEMA = 1
-STATUSES = ("todo", "done", "revealed")
 HIDDEN = ".rerail"
 
 
@@ -56,30 +55,48 @@ class Workspace:
         with _told(f"{folder} could not be read"):
             if folder.exists() and not folder.is_dir():
                 raise Occupied(f"{folder} is a file; name a new folder, as in `rerail start learn`")
-            if folder.is_dir() and any(folder.iterdir()) and not (folder / HIDDEN).is_dir():
+            workspace._refuse_file()
+            if folder.is_dir() and any(folder.iterdir()) and not workspace._was_one(exercises):
                 raise Occupied(f"{folder} holds other files; name a new folder, as in `rerail start learn`")
         with _told(f"{folder} could not be written"):
             (folder / HIDDEN).mkdir(parents=True, exist_ok=True)
         workspace.complete(exercises)
         return workspace
 
-    def complete(self, exercises: list[Exercise]) -> None:
+    def _refuse_file(self) -> None:
+        """Raise Occupied where a file stands in the place of the progress."""
+        path = self.folder / HIDDEN
+        if os.path.lexists(path) and not path.is_dir():
+            raise Occupied(f"{path} is a file, a folder was expected; move it away, then `rerail start .`")
+
+    def _was_one(self, exercises: list[Exercise]) -> bool:
+        """Tell whether this is a workspace, also one that lost its progress; the course itself is none."""
+        if (self.folder / HIDDEN).is_dir():
+            return True
+        ours = [exercise for exercise in exercises if self.path(exercise).exists()]
+        return any(not self.path(exercise).samefile(exercise.path("exercises")) for exercise in ours)
+
+    def complete(self, exercises: list[Exercise]) -> list[str]:
         """
         Write the files of exercises that are not there, and note what was written; nothing is overwritten.
+
+        Returns:
+            The names of what was written, relative to the folder of the exercises.
 
         Raises:
             WorkspaceError: If one cannot be written.
         """
-        path = self.folder / HIDDEN / "pristine.json"
+        path, names = self.folder / HIDDEN / "pristine.json", list[str]()
         with _told(f"{self.folder} could not be written"):
-            pristine, changed = _mapping(path), False
+            pristine = _mapping(path)
             for exercise in exercises:
                 if written := self._missing_files(exercise):
                     files = pristine.get(exercise.name, {}).get("files", {})
                     pristine[exercise.name] = {"course_version": __version__, "files": files | written}
-                    changed = True
-            if changed:
-                _write(path, json.dumps(pristine, indent=1).encode())
+                    names += written
+            if names:
+                write_whole(path, json.dumps(pristine, indent=1).encode())
+        return names
 
     def _missing_files(self, exercise: Exercise) -> dict[str, str]:
         """Write the files of an exercise that are not there; return their digests by name."""
@@ -89,7 +106,7 @@ class Workspace:
             target = self.folder / "exercises" / shown
             if not os.path.lexists(target):  # a link that leads nowhere is the learner's too
                 content = source.read_bytes()
-                _write(target, content)
+                write_whole(target, content)
                 written[shown] = digest(content)
         return written
 
@@ -127,19 +144,21 @@ class Workspace:
             state = json.loads(path.read_bytes())
             if not isinstance(state, dict) or not isinstance(state.get("exercises", {}), dict):
                 raise ValueError("no mapping")
+            version = state.get("schema", SCHEMA)
+            if type(version) is int and version > SCHEMA:
+                warning = f"progress was written by a newer rerail (schema {version}); it is read and not changed"
+                return Progress(state, warning, "newer")
+            if not is_state(state):
+                warning = f"progress in {path.name} is partly broken; `rerail check --all` rebuilds it from the scripts"
+                return Progress(state, warning, "broken")
         except FileNotFoundError:
             return Progress({})
         except OSError as error:
-            warning = f"progress in {path} cannot be read: {error.strerror or error}; set its permissions"
+            warning = f"progress in {path} cannot be read: {error.strerror or error}; {remedy(error)}"
             return Progress({}, warning, "unreadable")
         except (ValueError, RecursionError):
             warning = f"progress in {path.name} is broken; `rerail check --all` rebuilds it from the scripts"
             return Progress({}, warning, "broken")
-        if not isinstance(state.get("schema", SCHEMA), int):
-            state["schema"] = SCHEMA
-        if state.get("schema", SCHEMA) > SCHEMA:
-            warning = f"progress was written by a newer rerail (schema {state['schema']}); it is read and not changed"
-            return Progress(state, warning, "newer")
         return Progress(state)
 
     def update(self, change: Callable[[Progress], None]) -> str:
@@ -157,15 +176,15 @@ class Workspace:
                     return progress.warning
                 path = self.folder / HIDDEN / "state.json"
                 if progress.trouble == "broken":
-                    kept = path.with_name(f"state.broken-{_now()}.json")
+                    kept = path.with_name(f"state.broken-{now()}.json")
                     path.rename(kept)
+                    progress.mend()
                     told = f"progress was broken and is kept as {kept.name}; `rerail check --all` rebuilds it"
                 change(progress)
                 progress.state.update(schema=SCHEMA, course="rerail", course_version=__version__)
-                _write(path, json.dumps(progress.state, indent=1).encode())
+                write_whole(path, json.dumps(progress.state, indent=1).encode())
         except OSError as error:
-            what = f"progress could not be saved: {error.strerror or error}"
-            return f"{what}; make room or set its permissions, then try again"
+            return f"progress could not be saved: {error.strerror or error}; {remedy(error)}, then try again"
         return told
 
     @contextlib.contextmanager
@@ -190,9 +209,9 @@ class Workspace:
         with _told(f"{self.shown(exercise)} could not be replaced, and is as it was"):
             backup = None
             if path.is_file() and path.read_bytes() != content:
-                backup = self._backups(exercise) / f"{_now()}.py"
-                _write(backup, path.read_bytes())
-            _write(path, content)
+                backup = self._backups(exercise) / f"{now()}.py"
+                write_whole(backup, path.read_bytes())
+            write_whole(path, content)
             return backup
 
     def undo(self, exercise: Exercise) -> bytes | None:
@@ -217,68 +236,8 @@ class Workspace:
         """Write the solution beside the progress, and return where."""
         path = self.folder / HIDDEN / "solutions" / f"{exercise.name}.py"
         with _told("the solution could not be written"):
-            _write(path, exercise.solution)
+            write_whole(path, exercise.solution)
         return path
-
-
-@dataclass
-class Progress:
-    """What is known of a learner's way through the course; unknown ids are kept as they are."""
-
-    state: dict[str, Any]
-    warning: str = ""
-    trouble: str = ""  # broken, unreadable or newer
-
-    @property
-    def current(self) -> str:
-        """The name of the exercise at hand, "" at first."""
-        current = self.state.get("current")
-        return current if isinstance(current, str) else ""
-
-    @current.setter
-    def current(self, name: str) -> None:
-        self.state["current"] = name
-
-    def of(self, name: str) -> dict[str, Any]:
-        """Return the entry of an exercise, made if need be, and mended where somebody edited it by hand."""
-        entries: dict[str, dict[str, Any]] = self.state.setdefault("exercises", {})
-        if not isinstance(entries.get(name), dict):
-            entries[name] = {}
-        entry = entries[name]
-        if entry.get("status") not in STATUSES:
-            entry["status"] = "todo"
-        for count in ("attempts", "hints"):
-            if type(entry.get(count)) is not int or entry[count] < 0:
-                entry[count] = 0
-        last = entry.get("last")
-        if not isinstance(last, dict) or type(last.get("count", 0)) is not int:
-            entry["last"] = {}
-        return entry
-
-    def status(self, name: str) -> str:
-        """Return todo, done or revealed."""
-        return str(self.of(name)["status"])
-
-    def attempted(self, name: str, outcome: str, finding: str, submission: str, *, counts: bool = True) -> None:
-        """
-        Record a check: a pass is for good; a later failure is remembered beside it.
-
-        Args:
-            name: Of the exercise.
-            outcome: pass or "not yet".
-            finding: What stopped it, "" after a pass.
-            submission: The digest of what was checked.
-            counts: Whether it is an attempt; a look at all exercises is none.
-        """
-        entry = self.of(name)
-        entry.setdefault("first_seen", _now())
-        same = entry["last"].get("outcome") == outcome and entry["last"].get("finding") == finding
-        count = entry["last"].get("count", 0) + counts if same else 1
-        entry["attempts"] += counts
-        entry["last"] = {"outcome": outcome, "finding": finding, "count": count}
-        entry["file_sha"] = submission
-        if outcome == "pass" and entry["status"] != "done":
-            entry["status"], entry["done_at"] = "done", _now()
 
 
 def _shipped_files(exercise: Exercise) -> list[Path]:
@@ -303,32 +262,9 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WorkspaceError(
-            f"{what}: {error.strerror or error}; make room or set its permissions, then try again"
-        ) from None
+        raise WorkspaceError(f"{what}: {error.strerror or error}; {remedy(error)}, then try again") from None

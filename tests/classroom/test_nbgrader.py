@@ -87,7 +87,7 @@ def marked(course_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Marke
         return "".join(said)
 
     program = str(Path(sys.executable).parent / "nbgrader")
-    finish(start(sys.executable, "-m", "rerail.cli", "classroom", "init", "course"))
+    finish(start(sys.executable, "-m", "rerail", "classroom", "init", "course"))
     finish(start(program, "generate_assignment", ASSIGNMENT))
     release = start(program, "release_assignment", ASSIGNMENT, f"--Exchange.root={exchange}")
     hand_in(folder)

@@ -430,3 +430,21 @@ def test_ten_thousand_odd_histories_get_an_answer():
 
         assert report.status in ("ok", "suspicious", "fault", "unknown")
         assert "code that was called raised" not in str(report), (rows, report)
+
+
+def test_words_among_the_numbers_are_told(tmp_path):
+    log = tmp_path / "log.csv"
+    for cells, says in (
+        (
+            ("0.5", "oops", "0.2"),
+            "1 cell holds no number in loss, which was read without them; the first is 'oops' in row 1",
+        ),
+        (("abc", "def"), "2 cells hold no number in loss"),
+    ):
+        log.write_text("step,loss\n" + "\n".join(f"{step},{cell}" for step, cell in enumerate(cells)) + "\n9,None")
+
+        report = rerail.diagnose_history(log)
+
+        assert (report.status, says in report.findings[0].says) == ("unknown", True)
+    log.write_text("loss,phase\n0.5,train\nnone,train\nnan,train\n0.2,end\n")
+    assert [finding.status for finding in rerail.diagnose_history(log).findings] == ["fault"], "nan is a number"

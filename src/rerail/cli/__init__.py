@@ -109,8 +109,12 @@ def _answered(arguments: Sequence[str], settings: Settings) -> int:
         return report_problem(settings, "interrupted; nothing was lost", 130)
     except Problem as problem:
         return report_problem(settings, problem.message, problem.code)
-    except click.ClickException as error:  # click's own words on options and arguments
-        return report_problem(settings, f"{error.format_message().rstrip('.')}; `rerail --help` shows what there is", 2)
+    except click.UsageError as error:  # click's own words on options and arguments
+        command = error.ctx.command_path if error.ctx else "rerail"
+        said = error.format_message().rstrip(".")
+        return report_problem(settings, f"{said}; `{command} --help` shows what there is", 2)
+    except SystemExit:  # how click leaves when the reader of our output has left
+        return 0
     except CourseError as error:
         return report_problem(settings, str(error), 4)
     except ImportError as error:
@@ -120,7 +124,9 @@ def _answered(arguments: Sequence[str], settings: Settings) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        return report_problem(settings, f"{error.filename}: {error.strerror}; make room or set its permissions", 3)
+        from rerail.files import remedy
+
+        return report_problem(settings, f"{error.filename}: {error.strerror}; {remedy(error)}", 3)
     except Exception as error:
         what = f"{type(error).__name__}: {error} ({_place(error)})"
         return report_problem(settings, f"a bug of rerail, nothing of yours was judged: {what}; please report it", 4)

@@ -17,8 +17,9 @@ from rerail.course import Exercise
 
 if TYPE_CHECKING:
     from rerail.grading import Grader
+    from rerail.progress import Progress
     from rerail.report import Report
-    from rerail.workspace import Progress, Workspace
+    from rerail.workspace import Workspace
 
 WORST_FIRST = (4, 3, 1, 0)
 AT_ONCE = min(os.cpu_count() or 1, 4)  # exercises judged at once; each runs two children
@@ -110,6 +111,8 @@ def record(workspace: Workspace, report: Report, *, counts: bool = True) -> str:
 
     def change(progress: Progress) -> None:
         progress.attempted(report.exercise, report.outcome, report.reason, report.submission, counts=counts)
+        if counts:
+            progress.current = report.exercise  # what was worked at is at hand
 
     return workspace.update(change)
 

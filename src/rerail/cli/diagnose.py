@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerail.cli.recorded import picture
 from rerail.cli.settings import Problem, Settings
+from rerail.files import remedy
 
 if TYPE_CHECKING:
     from rerail.diagnostics.finding import Report
@@ -30,9 +35,10 @@ def command(settings: Settings, what: str, verbose: bool, plot: Path | None) -> 
     HISTORY is a CSV, JSONL or JSON file. MODULE:FUNCTION names a function without arguments that returns a mapping
     with `model`, `optimizer`, `loss_fn` and `batch`, and whatever else `rerail.checkup` takes.
     """
+    target = picture(str(plot)) if plot is not None else None
     report = _history(what) if _is_file(what) else _checkup(what)
-    if plot is not None:
-        _draw(report, plot)
+    if target is not None:
+        _draw(report, target)
     text = report.verbose() if verbose else str(report)
     settings.say(text, **report.to_dict())
     settings.exit_code = EXIT.get(report.status, 0)
@@ -53,8 +59,12 @@ def _history(what: str) -> Report:
         records = read_history(path)
     except FileNotFoundError:
         raise Problem(f"there is no file {what!r}; a function is written as MODULE:FUNCTION") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise Problem(f"{what!r} was not read: {error.strerror or error}; {remedy(error)}") from None
+    except ValueError as error:
         raise Problem(f"{what!r} was not read: {error}") from None
+    if not any(records):
+        raise Problem(f"{what!r} holds no rows; expected a CSV with a line of names, JSONL, or JSON")
     return diagnose_history(records)
 
 
@@ -66,32 +76,62 @@ def _checkup(what: str) -> Report:
     if missing:
         raise Problem(f"{what!r} must return a mapping with {', '.join(NEEDED)}; it lacks {', '.join(missing)}")
     try:
-        report: Report = checkup(**given)
+        inspect.signature(checkup).bind(**given)
     except TypeError as error:
         raise Problem(f"{what!r} returned what `rerail.checkup` does not take: {error}") from None
+    with _told(f"the checkup of what {what!r} returned"):
+        report: Report = checkup(**given)
     return report
 
 
 def _called(what: str) -> Mapping[str, Any]:
     module_name, _, function_name = what.partition(":")
     sys.path.insert(0, str(Path.cwd()))
-    try:
+    with _told(f"the import of {module_name!r}"):
         module = importlib.import_module(module_name)
-    except Exception as error:
-        raise Problem(f"the module {module_name!r} was not imported: {type(error).__name__}: {error}") from None
     function = getattr(module, function_name, None)
     if not callable(function):
         raise Problem(f"{module_name!r} has no function {function_name!r}; write MODULE:FUNCTION")
-    try:
+    needed = _needed_by(function)
+    if needed:
+        raise Problem(f"{what!r} needs {', '.join(needed)}; expected a function that is called without arguments")
+    with _told(repr(what)):
         given = function()
-    except Exception as error:
-        raise Problem(f"{what!r} failed: {type(error).__name__}: {error}", 3) from None
     if not isinstance(given, Mapping):
         raise Problem(f"{what!r} must return a mapping with {', '.join(NEEDED)}, got {type(given).__name__}")
     return given
 
 
-def _draw(report: Report, path: Path) -> None:
+def _needed_by(function: Any) -> list[str]:
+    """Name the arguments that a function cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions have none
+        return []
+    required = (p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return [f"`{p.name}`" for p in required]
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Say in one sentence how code that is not ours ended, and where."""
+    try:
+        yield
+    except SystemExit as leave:
+        said = f"{what} called sys.exit({leave.code!r}){_place(leave)}, which ends a program; nothing was diagnosed"
+        raise Problem(said) from None
+    except Exception as error:
+        raise Problem(f"{what} raised {type(error).__name__}: {error}{_place(error)}") from None
+
+
+def _place(error: BaseException) -> str:
+    """Name the last line of a traceback that lies around the current folder."""
+    here = str(Path.cwd())
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(here)]
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+
+
+def _draw(report: Report, path: str) -> None:
     try:
         figure = report.plot().get_figure(root=True)
         if figure is not None:
@@ -99,4 +139,4 @@ def _draw(report: Report, path: Path) -> None:
     except ValueError as error:
         raise Problem(str(error)) from None
     except OSError as error:
-        raise Problem(f"{str(path)!r} was not written: {error.strerror or error}", 3) from None
+        raise Problem(f"{path} was not written: {error.strerror or error}; {remedy(error)}", 3) from None

@@ -11,7 +11,7 @@ from rerail.cli.settings import Problem, Settings
 from rerail.course import Exercise
 
 if TYPE_CHECKING:
-    from rerail.workspace import Progress
+    from rerail.progress import Progress
 
 
 @click.command(name="hint")

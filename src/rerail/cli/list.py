@@ -31,4 +31,6 @@ def command(settings: Settings, only: str | None) -> None:
         f"{r['number']:>5} {r['id']:<{width}}  {r['status']:<8} {r['minutes']:>4} {r['points']:>4}  {r['title']}"
         for r in rows
     ]
+    if workspace is None:
+        lines += ["", "There is no workspace around this folder; `rerail start learn` makes one."]
     settings.say("\n".join(lines) if rows else f"no exercise is {only}", exercises=rows)

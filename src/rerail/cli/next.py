@@ -10,7 +10,7 @@ from rerail.cli.settings import Problem, Settings
 from rerail.cli.show import show
 
 if TYPE_CHECKING:
-    from rerail.workspace import Progress
+    from rerail.progress import Progress
 
 
 @click.command(name="next")
@@ -40,4 +40,6 @@ def move_on(settings: Settings) -> None:
     trouble = workspace.update(move)
     if trouble:
         raise Problem(trouble, 3)
+    if progress.status(everything[here].name) == "todo":
+        settings.warn(f"{everything[here].name} stays open; `rerail list --todo` shows what does")
     show(settings, target)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerail.cli.settings import Problem
+from rerail.files import remedy
 
 if TYPE_CHECKING:
     from rerail.course import Exercise
@@ -101,6 +103,13 @@ def _summary(array: Any) -> str:
     return f"{size:<10} {between}{f', {broken} not finite' if broken else ''}".rstrip()
 
 
+def picture(target: str) -> str:
+    """Return the path of the file that a plot will be written to, or refuse one that cannot be."""
+    if Path(target).is_dir():
+        raise Problem(f"{target} is a directory; name a file in it, such as {Path(target, 'curve.png')}")
+    return target if Path(target).suffix else f"{target}.png"  # as matplotlib writes it
+
+
 def drawn(exercise: Exercise, evidence: Evidence, target: str) -> str:
     """Draw what was recorded step by step, one panel a name, to a file or in a window; return where it is."""
     import matplotlib
@@ -129,7 +138,7 @@ def drawn(exercise: Exercise, evidence: Evidence, target: str) -> str:
         raise Problem(f"{target} cannot be a plot: {error}; name a file such as curve.png") from None
     except OSError as error:
         what = f"the plot could not be written to {target}: {error.strerror or error}"
-        raise Problem(f"{what}; make room or name another place", 3) from None
+        raise Problem(f"{what}; {remedy(error)}", 3) from None
     return target
 
 

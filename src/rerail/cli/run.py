@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rerail.cli.check import opened, read
-from rerail.cli.recorded import WIDTH, described, drawn
+from rerail.cli.recorded import WIDTH, described, drawn, picture
 from rerail.cli.settings import Problem, Settings
 from rerail.cli.waiting import Background
 from rerail.course import Exercise
@@ -47,9 +47,17 @@ def command(settings: Settings, exercise: str | None, plot: str | None) -> None:
             raise Problem(f"{found.name} is an answer sheet, which records nothing to draw; leave --plot out")
         _show_sheet(settings, workspace, found, source)
         return
+    if plot and plot != "show":
+        plot = picture(plot)
     with opened(settings, True) as grader:  # it loads while the script runs
         settings.say(f"$ python {workspace.shown(found)}")
-        output, code = _run_script(settings, workspace, found)
+        output, code, stopped = _run_script(settings, workspace, found)
+        if stopped:
+            why = f"the script was {stopped}, and so would the probe be"
+            settings.say(f"\nThe probe was not run: {why}.\n\n"
+                         f"  Judge    rerail check {found.name}   says in which line, if what is graded hangs",
+                         exercise=found.name, output=output, exit_code=code, evidence=None, why=why)  # fmt: skip
+            return
         ran = Background(lambda: _evidence(grader, workspace, found, source)).result()
     said: dict[str, Any] = {"exercise": found.name, "output": output, "exit_code": code}
     if not ran.evidence:
@@ -90,8 +98,13 @@ def _why_nothing(ran: Ran) -> str:
     }.get(ran.how, said or ran.how)
 
 
-def _run_script(settings: Settings, workspace: Workspace, exercise: Exercise) -> tuple[str, int | None]:
-    """Run the file as `python FILE` would, in a process group of its own; show what it prints as it comes."""
+def _run_script(settings: Settings, workspace: Workspace, exercise: Exercise) -> tuple[str, int | None, str]:
+    """
+    Run the file as `python FILE` would, in a process group of its own; show what it prints as it comes.
+
+    Returns:
+        What it printed, its exit code, and why it was stopped, "" if it ended by itself.
+    """
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     reading, writing = os.pipe()
     chunks: queue.Queue[bytes] = queue.Queue(16)
@@ -110,10 +123,8 @@ def _run_script(settings: Settings, workspace: Workspace, exercise: Exercise) ->
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
         process.wait()
-    if not why and process.returncode < 0:
-        why = f"ended by signal {-process.returncode}"
-    shown.end(why)
-    return shown.text, process.returncode
+    shown.end(why or (f"ended by signal {-process.returncode}" if process.returncode < 0 else ""))
+    return shown.text, process.returncode, why
 
 
 def _follow(process: subprocess.Popen[bytes], chunks: queue.Queue[bytes], shown: _Shown) -> str:

@@ -16,7 +16,8 @@ from rerail import course
 from rerail.course import CourseError, Exercise
 
 if TYPE_CHECKING:
-    from rerail.workspace import Progress, Workspace
+    from rerail.progress import Progress
+    from rerail.workspace import Workspace
 
 COLORS = {
     "PASS": "green",
@@ -76,27 +77,44 @@ class Settings:
                 raise Problem(f"{self.folder} is no workspace; `rerail start {self.folder}` makes one")
             return found
         try:
-            return Workspace.find(Path.cwd())
+            here = Path.cwd()
         except FileNotFoundError:
             raise Problem("the current folder was removed; change to another one", 3) from None
+        return Workspace.find(here)
 
     def workspace(self) -> Workspace:
         """Return the workspace; without one the command cannot go on."""
+        from rerail.workspace import HIDDEN
+
         found = self.maybe_workspace()
-        if found is None:
-            raise Problem("there is no workspace around this folder; `rerail start learn` makes one")
-        return found
+        if found is not None:
+            return found
+        if (Path.cwd() / HIDDEN).exists():
+            raise Problem(f"{HIDDEN} is a file here, the folder of your progress was expected; move it away, "
+                          "then `rerail start .`; your scripts stay as they are", 3)  # fmt: skip
+        if (Path.cwd() / "exercises").is_dir():
+            raise Problem(f"there is no {HIDDEN} beside exercises; `rerail start .` makes it anew, your scripts stay")
+        raise Problem("there is no workspace around this folder; `rerail start learn` makes one")
 
     def exercise(self, name: str | None) -> Exercise:
         """Return the exercise that was named (its id, its number, or the path of its script), or the one at hand."""
         if name is None:
             return self.current(self.workspace().progress())
+        written = name.replace("\\", "/").rstrip("/")
+        if Path(written).is_dir():
+            raise Problem(f"{name!r} is a folder, the name of an exercise was expected; `rerail list` shows them")
         try:
-            return course.find(name.replace("\\", "/").rpartition("/")[2] or name, self.root)
+            found = course.find(written.rpartition("/")[2] or name, self.root)
         except LookupError as error:
             raise Problem(str(error.args[0])) from None
         except CourseError as error:
             raise Problem(str(error), 4) from None
+        workspace = self.maybe_workspace() if "/" in written or Path(written).exists() else None
+        if workspace is not None:
+            ours = workspace.path(found)
+            if ours.resolve() not in (Path(written).resolve(), (workspace.folder / written).resolve()):
+                raise Problem(f"{name!r} is not the script of this workspace; write {found.name!r} for that one")
+        return found
 
     def current(self, progress: Progress) -> Exercise:
         """Return the exercise at hand: the last one moved to, else the first."""

@@ -11,7 +11,7 @@ from rerail.cli.settings import Problem, Settings
 from rerail.course import Exercise
 
 if TYPE_CHECKING:
-    from rerail.workspace import Progress
+    from rerail.progress import Progress
 
 
 @click.command(name="solution")
@@ -29,11 +29,10 @@ def command(settings: Settings, exercise: str | None, diff: bool, give_up: bool)
         if not give_up:
             raise Problem(
                 f"{found.name} has not passed yet; `rerail hint {found.name}` helps, "
-                f"`rerail solution {found.name} --give-up` shows it all the same",
-                1,
+                f"`rerail solution {found.name} --give-up` shows it all the same"
             )
         if click.prompt(f"Type {found.name} to see its solution", err=True) != found.name:
-            raise Problem("that is not its name; the solution stays closed", 1)
+            raise Problem("that is not its name; the solution stays closed")
 
         def reveal(progress: Progress) -> None:
             progress.of(found.name)["status"] = "revealed"

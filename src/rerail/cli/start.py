@@ -30,13 +30,16 @@ def command(settings: Settings, folder: str | None, yes: bool) -> None:
     was_there = (path / HIDDEN).is_dir()
     exercises = settings.exercises()
     try:
+        written = Workspace(path).complete(exercises) if was_there else []
         workspace = Workspace.create(path, exercises)
     except Occupied as error:
         raise Problem(str(error)) from None
     except WorkspaceError as error:
         raise Problem(str(error), 3) from None
     first = settings.current(workspace.progress())
-    what = "is your workspace already; what was missing is there again" if was_there else "is your workspace now"
+    what = "is your workspace now"
+    if was_there:
+        what = f"is your workspace already; {_brought_back(written)}"
     if lacks_torch():
         settings.warn(f"PyTorch is not installed for {sys.executable}; before you check anything: {INSTALL}")
     here = path == Path.cwd()
@@ -48,3 +51,10 @@ def command(settings: Settings, folder: str | None, yes: bool) -> None:
         f"  rerail watch   judges your script at every save; rerail check does it once",
         workspace=str(path), created=not was_there, exercises=len(exercises),
     )  # fmt: skip
+
+
+def _brought_back(written: list[str]) -> str:
+    if not written:
+        return "nothing was missing in it"
+    more = f" and {len(written) - 1} more" if len(written) > 1 else ""
+    return f"exercises/{written[0]}{more} {'was' if len(written) == 1 else 'were'} missing, and written again"

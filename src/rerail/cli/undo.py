@@ -25,5 +25,5 @@ def command(settings: Settings, exercise: str | None, only_list: bool) -> None:
     except WorkspaceError as error:
         raise Problem(str(error), 3) from None
     if content is None:
-        raise Problem(f"there is no backup of {found.name}: no command has replaced it yet", 1)
+        raise Problem(f"there is no backup of {found.name}: no command has replaced it yet")
     settings.say(f"{workspace.shown(found)} is back; undo again to go forth.", exercise=found.name)

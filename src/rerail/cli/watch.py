@@ -50,7 +50,11 @@ def command(settings: Settings, exercise: str | None) -> None:
 
 
 def _watch(settings: Settings, watched: _Watched, keys: _Keys) -> None:
-    """Look at the file and the keyboard in turn, until q, or the end of the input and the verdict after it."""
+    """
+    Look at the file and the keyboard in turn, until q, or the end of the input and the verdict after it.
+
+    Where the input ends, that verdict is the exit code.
+    """
     key: str | None = None
     while key != "q" and (key != END or watched.running):
         watched.look()
@@ -71,6 +75,7 @@ def _watch(settings: Settings, watched: _Watched, keys: _Keys) -> None:
             click.echo(f"{watched.exercise.name} has not passed yet; `rerail next` moves on all the same")
         else:
             click.echo(KEYS)
+    settings.exit_code = watched.exit_code if key == END else 0
 
 
 class _Watched:
@@ -88,9 +93,14 @@ class _Watched:
         """Whether a verdict is on its way."""
         return self._run is not None
 
+    @property
+    def passed(self) -> bool:
+        """Whether the last verdict was a pass."""
+        return self.exit_code == 0
+
     def change_to(self, exercise: Exercise) -> None:
         """Watch another exercise from now on."""
-        self.exercise, self.passed = exercise, False
+        self.exercise, self.exit_code = exercise, 1
         self._stat: tuple[int, int] | None = (0, 0)  # None: not there
         self.again()
 
@@ -133,6 +143,7 @@ class _Watched:
             source = read(self._workspace, self.exercise)
         except Problem as problem:  # the file is away or unreadable: wait for it
             click.echo(f"BLOCKED  {problem.message}")
+            self.exit_code = problem.code
             return
         self._seen = hashlib.sha256(source).hexdigest()
         if self._engine:
@@ -145,7 +156,7 @@ class _Watched:
         report = run.result()
         if not self._wanted:  # else it judged what is no longer there
             tell(self._settings, self._workspace, self.exercise, report, source)
-            self.passed = report.outcome == "pass"
+            self.exit_code = report.exit_code
 
 
 class _Keys:
@@ -190,7 +201,7 @@ class _Keys:
             return [line.strip()[0] for line in typed.splitlines() if line.strip()]
         if typed.startswith("\x1b"):  # an arrow and its like: several characters that mean nothing here
             return []
-        return [END if key == "\x04" else key for key in typed if not key.isspace()]
+        return ["q" if key == "\x04" else key for key in typed if not key.isspace()]
 
     def _read_lines(self) -> None:
         for line in sys.stdin:

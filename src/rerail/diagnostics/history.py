@@ -19,6 +19,8 @@ LARGE = {"accuracy", "acc", "f1", "auc", "auroc", "iou", "miou", "dice", "bleu",
 CERTAIN = {"loss", "accuracy", "acc"}  # a name with one of these has one direction; the others are said with a doubt
 
 
+MISSING = ("", "none", "null", "na", "n_a")  # how a logger writes what it has not, as `plain_name` gives it
+
 COLUMNS = ("field", "rows", "first", "last", "least", "largest", "not finite")
 
 NOT_FINITE = Cause(
@@ -83,7 +85,7 @@ def diagnose_history(
     chosen = _mapping(best, "best", 'such as {"metric": "val_loss", "mode": "min", "epoch": 3}')
     rows = read_rows(records) if isinstance(records, (str, Path)) else rows_in(records)
     if not any(rows):
-        raise CannotAnswer("the history has no rows")
+        raise CannotAnswer(f"the history has {f'{len(rows)} rows, and no field in them' if rows else 'no rows'}")
     fields = _fields(rows)
     if not fields:
         raise CannotAnswer(f"the history has {len(rows)} rows and no number in them")
@@ -91,6 +93,7 @@ def diagnose_history(
     empty = _empty_cells(fields)
     frame = hasattr(records, "to_dict") and not isinstance(records, Mapping)
     findings = [*_not_finite(fields, roles, _blank_in_frame(fields, empty) if frame else set(), empty, frame)]
+    findings += _words(rows, fields)
     series = {role: _finite(fields[name]) for role, name in roles.items()}
     losses = {role: series.get(role, []) for role in ("train", "validation") if ways.get(roles.get(role, "")) != "max"}
     findings += curves.read_losses(losses.get("train", []), losses.get("validation", []), wanted)
@@ -236,6 +239,21 @@ def _not_finite(
     where = [f"row {row}, {name}" for row, name, _ in broken]
     find = NOT_FINITE.fault if sure else NOT_FINITE.suspicious
     yield find(says, where=where, first_row=row, first_field=name, numbers=len(broken))
+
+
+def _words(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, list[float | None]]) -> Iterator[Finding]:
+    """Tell what was left out: words where numbers are read, in a field that has numbers or is named as a loss is."""
+    measures = {name for role, names in ROLES.items() if role not in ("epoch", "step") for name in names}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if plain_name(name) in PLACE or not (name in fields or plain_name(name) in measures):
+            continue
+        cells = [(number, row[name]) for number, row in enumerate(rows) if isinstance(row.get(name), str)]
+        words = [each for each in cells if isinstance(cell_of(each[1]), str) and plain_name(each[1]) not in MISSING]
+        if words:
+            row, word = words[0]
+            many = f"{len(words)} cells hold" if len(words) > 1 else "1 cell holds"
+            says = f"{many} no number in {name}, which was read without them; the first is {word[:40]!r} in row {row}"
+            yield unknown("diagnose_history", says).findings[0]
 
 
 def _way(name: str, direction: Mapping[str, str]) -> tuple[str | None, bool]:

@@ -62,9 +62,15 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
     except csv.Error:
         table = ","
     try:
-        rows = list(csv.DictReader(lines, delimiter=table, skipinitialspace=True))
+        reader = csv.DictReader(lines, delimiter=table, skipinitialspace=True)
+        rows = list(reader)
     except csv.Error as error:
         raise ValueError(f"it is no table: {error}; expected a CSV with a line of names") from None
+    for number, row in enumerate(rows):
+        if any(cell.strip() for cell in row.get(None) or ()):
+            names = len(reader.fieldnames or ())
+            cells = names + len(row[None])
+            raise ValueError(f"row {number} has {cells} cells under {names} names: {lines[number + 1][:60]!r}")
     cleaned = [
         {
             name.strip(): cell_of(value)
@@ -103,6 +109,9 @@ def _json(text: str) -> list[dict[str, Any]]:
                 held.append(json.loads(line))
             except (ValueError, RecursionError):
                 raise ValueError(f"line {number} is no JSON: {line.strip()[:60]!r}") from None
+    for number, row in enumerate(held if isinstance(held, list) else ()):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} is {str(row)[:60]!r}; expected an object with a number by name")
     return rows_in(held)
 
 

@@ -1,0 +1,5 @@
+"""`python -m rerail` is `rerail`."""
+
+from rerail.cli import main
+
+main()

@@ -1,5 +1,0 @@
-"""`python -m rerail.cli` is `rerail`."""
-
-from rerail.cli import main
-
-main()
