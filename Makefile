@@ -9,8 +9,9 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # Install the core, create a workspace in learn/, and walk the first exercise up to its first verdict.
 learn: $(VENV)/.core
-	@$(BIN)/rerail start learn
-	@cd learn && $(CURDIR)/$(BIN)/rerail show && $(CURDIR)/$(BIN)/rerail run; $(CURDIR)/$(BIN)/rerail check || true
+	@$(BIN)/rerail start -q learn
+	@cd learn && for command in show run check; do printf '\n$$ rerail %s\n' $$command; rerail $$command || true; done
+	@printf '\nTo go on:  cd learn && source ../.venv/bin/activate\nThen repair the script, and rerail check\n'
 
 # All that must pass: style, types, layers, spelling, tests, every exercise, the book, the site, the wheel.
 test: $(VENV)/.dev chromium

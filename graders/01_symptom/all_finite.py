@@ -14,7 +14,7 @@ from rerail.evidence import Evidence
 LAYER, MINUTES, ORDER, POINTS = "process", 8, 1, 1
 GRADED = ("nonfinite",)
 RECORDED = {
-    "reported": "for each value of a history of 8 rows, row by row: whether `nonfinite` named its place",
+    "reported": "for each value of the grader's own history, counted through its 8 rows: whether `nonfinite` named it",
     "reported_again": "how many pairs name a place that another has named",
     "reported_elsewhere": "how many pairs name a place that has no value",
     "history_changed": "whether the history was changed",
