@@ -5,14 +5,16 @@ A model learns from the words of a review how many stars it gives. After 25 step
 and two machines go on from there. Before they start, each writes a record of the state that it is
 in. The two records are the same, line by line. The two runs give one and the same loss, once.
 
-Task: make `record` tell runs apart. Each machine stays as it is, and so do the names of the twelve
-entries; more may be added. The last five (weights, optimizer, schedule, order, random) stand for
-all that is in the state of their part: they are equal where that part is in an equal state, also
-if it is another object, lies elsewhere in memory or lives in another process, and they differ where
-anything in it differs: one number (a nan is equal to a nan), a dtype, a shape, a place. Each speaks
-of its own part alone. States are mappings and lists of tensors (of dtypes that numpy knows), plain
-numbers, texts, truth values and None. A record is what `json.dumps` can write, and is compared as
-that text. Making one leaves the run, all random numbers and all settings of the process untouched.
+Task: make `record` tell runs apart. Both machines stay as they are, the second with its momentum
+of zeros, and so do the names of the twelve entries; more may be added. The last five (weights,
+optimizer, schedule, order, random) stand for all that is in the state of their part: they are equal
+where that part is in an equal state, also if it is another object, lies elsewhere in memory or
+lives in another process, and they differ where anything in it differs: one number (a nan is equal
+to a nan, 0.0 is not -0.0), a dtype, a shape, the name or the place under which something stands.
+The order of the names in a mapping may count or not. Each speaks of its own part alone. States are
+mappings and lists of tensors (of dtypes that numpy knows), plain numbers, texts, truth values and
+None. A record is what `json.dumps` can write, and is compared as that text. Making one leaves the
+run, all random numbers and all settings of the process untouched.
 Graded: `record`. Run it: python exercises/02_boundary/same_record.py
 """
 import copy

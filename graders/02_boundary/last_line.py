@@ -13,7 +13,7 @@ GRADED = ()
 BASELINE = "check_the_failure_is_told_from_its_reports"
 HINTS = (
     "observe: mark in each log the lines that begin at the left margin: there the exceptions stand, and the sentences"
-    " that link them. `grep -n '^[^ ]' monday.txt` prints nothing else",
+    " that link them: `grep -nE '^[A-Za-z_.]+Error|above exception|Traceback' FILE`",
     "locate: 'direct cause of' and 'During handling of' point upwards: what stands above was first. 'Original Traceback'"
     " points downwards. Inside one traceback, go from its last line upwards to the first frame in /home/ada/scans",
     "explain: a compiler, a worker and an `except` each put frames and exceptions of their own around a failure. Whose"

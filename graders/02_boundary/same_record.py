@@ -12,7 +12,8 @@ from rerail.evidence import Evidence
 LAYER, MINUTES, ORDER, POINTS = "process", 15, 1, 2
 GRADED = ("record",)
 RECORDED = {
-    "differing/*": "the entries of the record that change when the run differs in this one thing",
+    "differing/*": "the entries of the record that change when the run differs in this one thing; the five about another"
+    " file, layout, process, object and names of their own must stay blank",
     "entries": "the record of the run",
     "evaluating": "the entry `mode` of a model in evaluation mode",
     "touched": "what of the run making a record changed",

@@ -12,7 +12,7 @@ number that is not finite. What `smallest` returns fails as the whole batch does
 rows can be taken away without losing that failure. `forward` may be any function from a batch to
 its stages, tensors by name in the order in which they come about, and may raise. A batch is a
 mapping from names to tensors with the rows first; it fails, its failure may need up to three rows
-together, and a part that fails as the whole does still does so with more of its rows. `smallest`
+together, and a part that fails as the whole does keeps failing so when rows are added. `smallest`
 leaves the batch as it is, and returns whole rows of it, under all of its names.
 Graded: `smallest`. Run it: python exercises/02_boundary/healthy_row.py
 """

@@ -354,3 +354,16 @@ def test_a_log_that_powershell_wrote_is_read(tmp_path, capfdbinary):
     assert capfdbinary.readouterr().out.startswith(b"ValueError: x (2, 3)")
     assert execute(["minify", str(tmp_path / "quiet")], Settings()) == 0
     assert capfdbinary.readouterr().out == (tmp_path / "quiet").read_bytes()
+
+
+def test_of_a_chain_both_ends_are_named():
+    try:
+        try:
+            raise RuntimeError("size mismatch")
+        except RuntimeError:
+            raise TypeError("in the words of the report")  # noqa: B904
+    except TypeError as error:
+        says = rerail.classify_failure(error).findings[0].says
+
+    assert "RuntimeError: size mismatch" in says
+    assert says.endswith("and last TypeError: in the words of the report")

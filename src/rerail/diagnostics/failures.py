@@ -22,7 +22,8 @@ from rerail.diagnostics.finding import (
     not_applicable,
     unknown,
 )
-from rerail.diagnostics.tracebacks import own_frames
+from rerail.diagnostics.trace_reader import failures, root_of, text_of
+from rerail.diagnostics.tracebacks import own_frames, told_briefly
 
 DEPENDENCY = Cause(
     "process.dependency_failure",
@@ -107,7 +108,7 @@ def classify_failure(failure: BaseException | str) -> Report:
     where = [f"{path}:{line}" for path, line, _ in frames[-1:]]
     finding = _import_failure(text, where) or _of_the_machine(text, where)
     if finding is None and (frames or ERROR.search(text)):
-        finding = TRAINING.fault(f"no sign of the environment: {_last_error(text)}", where=where)
+        finding = TRAINING.fault(f"no sign of the environment: {_told(failure, text)}", where=where)
     if finding is None:
         return unknown("classify_failure", "the text holds no traceback and no error that is known")
     return Report("classify_failure", (finding,), {"error": _last_error(text), "own_frames": len(frames)})
@@ -235,6 +236,13 @@ def _line(text: str, position: int) -> str:
     begin = text.rfind("\n", 0, position) + 1
     end = text.find("\n", position)
     return text[begin : end if end >= 0 else len(text)].strip()[:160]
+
+
+def _told(failure: BaseException | str, text: str) -> str:
+    """Return the last error of a chain, and the first where that is another: which of them counts, a reader tells."""
+    last = _last_error(text)
+    first = next((told_briefly(root_of(chain)) for chain in failures(text_of(failure))), "")
+    return last if not first or first[:40] in last else f"{first} came first, and last {last}"
 
 
 def _last_error(text: str) -> str:

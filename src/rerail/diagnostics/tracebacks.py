@@ -74,7 +74,7 @@ def minify_traceback(trace: str | Path | BaseException, *, limit: int = LIMIT) -
         if same
         else []
     )
-    tail += [_cut(f"another failure: {_told_briefly(root_of(other))}") for other in different[:1] + different[1:][-1:]]
+    tail += [_cut(f"another failure: {told_briefly(root_of(other))}") for other in different[:1] + different[1:][-1:]]
     if len(different) > 2:
         tail.insert(-1, f"... {len(different) - 2} more failure{'s' * (len(different) > 3)}")
     tail = tail[-(limit - 4) :]
@@ -217,10 +217,11 @@ def _place(frame: Frame) -> str:
 
 def _follows(each: Raised) -> str:
     relation = "" if each.kind.endswith("Group") else each.relation
-    return f"{TOLD.get(relation, 'reported by')} {_told_briefly(each)}"
+    return f"{TOLD.get(relation, 'reported by')} {told_briefly(each)}"
 
 
-def _told_briefly(each: Raised) -> str:
+def told_briefly(each: Raised) -> str:
+    """Return type, message and own line of an exception in one line."""
     place = f" ({_place(each.own[-1])})" if each.own else ""
     return _cut(_headline(each, 1)[0], WIDTH - 40 - len(place)) + place
 
