@@ -138,7 +138,7 @@ def find(text: str, where: Path | None = None) -> Exercise:
     everything = exercises(where)
     wanted = text.strip().lower().replace("-", "_").removesuffix(".py")
     exact = [exercise for exercise in everything if wanted in (exercise.name, exercise.number)]
-    near = exact or [exercise for exercise in everything if wanted and exercise.name.startswith(wanted)]
+    near = exact or [exercise for exercise in everything if wanted and _begins(exercise, wanted)]
     if len(near) == 1:
         return near[0]
     if near:
@@ -148,6 +148,11 @@ def find(text: str, where: Path | None = None) -> Exercise:
     like = difflib.get_close_matches(wanted, [exercise.name for exercise in everything], 1, 0.5)
     guess = f"did you mean {like[0]!r}? " if like else ""
     raise LookupError(f"no exercise is called {text!r}; {guess}`rerail list` shows them all")
+
+
+def _begins(exercise: Exercise, wanted: str) -> bool:
+    """Tell whether a text is the beginning of an exercise's name, or the number of its lesson."""
+    return exercise.name.startswith(wanted) or exercise.number.partition(".")[0] == wanted
 
 
 def half(source: str, wanted: Callable[[str], bool]) -> str:

@@ -210,7 +210,7 @@ class Broken:
         raise OSError("gone")
 
 
-@pytest.mark.parametrize("model", [nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), Broken(), object()], ids=repr)
+@pytest.mark.parametrize("model", [nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), Broken(), object()], ids=lambda each: type(each).__name__)
 def test_what_has_no_state_to_read_is_recorded_and_breaks_nothing(model):
     assert rerail.env_record(model=model).to_dict()["states"]["model"]
 
@@ -395,7 +395,7 @@ def test_a_failure_is_told_by_its_last_error_alone(text, cause):
     assert report.causes == (names.get(cause, f"process.{cause}_failure"),), report
 
 
-@pytest.mark.parametrize("failure", [None, 3, b"text", [], object()], ids=repr)
+@pytest.mark.parametrize("failure", [None, 3, b"text", [], object()], ids=lambda each: type(each).__name__)
 def test_what_is_no_failure_is_told_in_one_sentence(failure):
     assert "a failure is an exception or the text of a log" in rerail.classify_failure(failure).findings[0].says
 

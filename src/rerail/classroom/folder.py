@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rerail.classroom.notebooks import written
 from rerail.course import Exercise
+from rerail.files import remedy
 
 MARK = "# An nbgrader course of rerail"  # the first line of the settings, by which a folder of ours is known
 SETTINGS = f"""{MARK}; `rerail classroom init` adds what is missing and changes nothing that is there.
@@ -72,7 +73,8 @@ def make(folder: Path, exercises: Iterable[Exercise]) -> Made:
         for exercise in exercises:
             made[_write(folder / "source" / exercise.lesson, exercise)].append(f"{exercise.lesson}/{exercise.name}")
     except OSError as error:
-        raise FolderError(f"{error.filename or folder} could not be written: {error.strerror or error}") from None
+        what = f"{error.filename or folder} could not be written: {error.strerror or error}"
+        raise FolderError(f"{what}; {remedy(error)}") from None
     return Made(tuple(made[True]), tuple(made[False]))
 
 

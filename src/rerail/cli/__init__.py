@@ -109,6 +109,9 @@ def _answered(arguments: Sequence[str], settings: Settings) -> int:
         return report_problem(settings, "interrupted; nothing was lost", 130)
     except Problem as problem:
         return report_problem(settings, problem.message, problem.code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:  # click's own words on options and arguments
         command = error.ctx.command_path if error.ctx else "rerail"
         said = error.format_message().rstrip(".")

@@ -86,6 +86,8 @@ def _checkup(what: str) -> Report:
 
 def _called(what: str) -> Mapping[str, Any]:
     module_name, _, function_name = what.partition(":")
+    if not (module_name and function_name):
+        raise Problem(f"{what!r} names no {'function' if module_name else 'module'}; write MODULE:FUNCTION")
     sys.path.insert(0, str(Path.cwd()))
     with _told(f"the import of {module_name!r}"):
         module = importlib.import_module(module_name)

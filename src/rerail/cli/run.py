@@ -47,7 +47,7 @@ def command(settings: Settings, exercise: str | None, plot: str | None) -> None:
             raise Problem(f"{found.name} is an answer sheet, which records nothing to draw; leave --plot out")
         _show_sheet(settings, workspace, found, source)
         return
-    if plot and plot != "show":
+    if plot is not None and plot != "show":
         plot = picture(plot)
     with opened(settings, True) as grader:  # it loads while the script runs
         settings.say(f"$ python {workspace.shown(found)}")

@@ -101,7 +101,7 @@ class Settings:
         if name is None:
             return self.current(self.workspace().progress())
         written = name.replace("\\", "/").rstrip("/")
-        if Path(written).is_dir():
+        if written and Path(written).is_dir():
             raise Problem(f"{name!r} is a folder, the name of an exercise was expected; `rerail list` shows them")
         try:
             found = course.find(written.rpartition("/")[2] or name, self.root)
