@@ -228,6 +228,8 @@ def test_json_is_one_object_also_when_it_goes_wrong(rerail: Rerail, workspace: P
 WRONG = [
     pytest.param(("chk",), 2, "no command is called 'chk'", id="unknown command"),
     pytest.param(("check", "to_large"), 2, "did you mean 'too_large'", id="unknown exercise"),
+    pytest.param(("check", "1"), 2, "'1' may be too_large or which_one", id="a lesson"),
+    pytest.param(("check", ""), 2, "no exercise is called ''", id="no name"),
     pytest.param(("check", "--nope"), 2, "`rerail check --help`", id="unknown option"),
     pytest.param(("check", "--all", "too_large"), 2, "leave out either", id="all and one"),
     pytest.param(("--workspace", "/nowhere", "list"), 2, "/nowhere is no workspace", id="no such workspace"),

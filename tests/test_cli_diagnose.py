@@ -98,6 +98,7 @@ def test_a_checkup_of_a_function_says_where_it_stops(rerail, tmp_path):
         (("diagnose", "my_setup.py"), 2, "was not read"),
         (("diagnose", "no_module:f"), 2, "the import of 'no_module' raised ModuleNotFoundError"),
         (("diagnose", "my_setup:absent"), 2, "has no function"),
+        (("diagnose", ":f"), 2, "names no module; write MODULE:FUNCTION"),
         (("diagnose", "my_setup:crash"), 2, "raised ValueError: no data (my_setup.py, line 13)"),
         (("diagnose", "my_setup:partial"), 2, "lacks optimizer, loss_fn, batch"),
         (("diagnose", "my_setup:nothing"), 2, "got NoneType"),

@@ -92,6 +92,12 @@ def test_a_script_is_found_from_within_the_workspace(
     assert (code, "is a folder, the name of an exercise was expected" in error) == (2, True)
 
 
+def test_a_group_without_a_command_shows_its_help(rerail: Rerail) -> None:
+    code, out, error = rerail("classroom")
+
+    assert (code, out, error.splitlines()[0]) == (2, "", "Usage: rerail classroom [OPTIONS] COMMAND [ARGS]...")
+
+
 def test_what_was_checked_is_at_hand_and_what_is_left_open_is_told(rerail: Rerail, workspace: Path) -> None:
     rerail("next")
     rerail("check", "too_large")

@@ -210,7 +210,11 @@ class Broken:
         raise OSError("gone")
 
 
-@pytest.mark.parametrize("model", [nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), Broken(), object()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), Broken(), object()],
+    ids=lambda each: type(each).__name__,
+)
 def test_what_has_no_state_to_read_is_recorded_and_breaks_nothing(model):
     assert rerail.env_record(model=model).to_dict()["states"]["model"]
 
