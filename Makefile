@@ -19,7 +19,7 @@ test: $(VENV)/.dev chromium
 	$(BIN)/mypy src graders
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 book: $(VENV)/.dev
 	$(BIN)/python book/build.py
