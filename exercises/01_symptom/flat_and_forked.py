@@ -11,7 +11,8 @@ FLAT. A small regression (one layer of ReLU units, SGD) ends with the training l
   dead       every hidden unit is 0 on every row; only the bias of the output can still answer
 
 FORKED. A classifier of two equally frequent classes: training loss falls, validation loss rises.
-  overfit    there are 50 training rows, and they are learned by heart (the others have 1500)
+  overfit    there are 50 training rows, and they are learned by heart (the others have 1500);
+             of other rows the model still tells most
   labels     the code that scores validation reads the two classes in the other order
   scale      the code that scores validation does not standardize its rows, which are far from 0
   mode       validation is scored in training mode (batch norm, dropout), one class at a time
@@ -19,7 +20,8 @@ FORKED. A classifier of two equally frequent classes: training loss falls, valid
 
 Task: name the first three experiments for either run, and beside each what you expect: the five
 suspects in groups, one group for each outcome, as in "cut slow | broadcast forgotten dead".
-- Each changes or measures one thing, and does not come out alike under all five suspects.
+- Each changes or measures one thing, leaves the test rows alone, and does not come out alike under
+  all five suspects.
 - The three outcomes together tell each suspect from every other.
 - What needs no training run, or only its first step ("look"), comes before what needs one ("run").
 - The two runs need different experiments: no name stands in both lists.
@@ -30,7 +32,7 @@ remedy that softens it and leaves the most of it has not made it go: it "stays".
 For either run
   gradients   look  how many tensors get a gradient that is not 0 in the first step: all, some, none
   movement    look  how many tensors does the first step change: all, some, none
-  by_heart    run   train on 8 fixed rows only: training loss falls, or does not
+  by_heart    run   train on 8 fixed rows only: training loss falls below a half, or does not
   more_rows   run   2000 more training rows: the symptom goes, or stays
   lower       run   half the learning rate: goes, or stays
   longer      run   three times as many steps: goes, or stays
@@ -50,7 +52,8 @@ For the forked run, of the trained model where nothing else is said
   crossed     look  accuracy of training rows in validation's code: over 60 %, under 40, between
   chance      look  accuracy of validation rows: over 60 %, under 40, between
   before      look  validation loss of 20 untrained models, their mean: near log(2), or far above
-  spread      look  means of the columns that the model receives: as in training, or far apart
+  spread      look  means of the columns that the model receives, over all validation rows: as in
+                    training, or far apart
   twice       look  validation scored twice in a row: equal, or not
   evalmode    look  `model.eval()` called before validation is scored: goes, or stays
   resplit     run   validation rows drawn from the time of the training rows: goes, or stays

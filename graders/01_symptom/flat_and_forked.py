@@ -154,6 +154,8 @@ def check_three_experiments_are_named(answer: Any) -> None:
     for run, menu in MENU.items():
         names = _names(answer, run)
         strange = [name for name in names if name not in menu]
+        if strange and "_|_" in strange[0]:
+            raise Failed(f"the name of the experiment comes first in a pair of the {run} run, and its groups second")
         if strange:
             raise Failed(f"{strange[0]!r} is no experiment for the {run} run; the sheet lists those there are")
         if len(names) != 3 or len(set(names)) != 3:
