@@ -180,9 +180,10 @@ def forward_half(batch: Any) -> dict[str, Any]:
 
 
 def forward_apart(batch: Any) -> dict[str, Any]:
-    """Take squares of one side and logarithms of the other."""
+    """Take squares of one side and logarithms of the other; a row alone has no deviation, which is a stage less."""
     energy, logs = batch["left"].pow(2), batch["right"].log()
-    return {"energy": energy, "logs": logs, "loss": (energy + logs).mean()}
+    first = {"deviation": batch["right"].std()} if len(logs) > 1 else {}
+    return {**first, "energy": energy, "logs": logs, "loss": (energy + logs).mean()}
 
 
 def forward_counted(batch: Any) -> dict[str, Any]:
@@ -562,6 +563,11 @@ def take(batch, rows):
         _compared("    return [name for name, stage in stages.items() if not stage.isfinite().all()]\n"),
         "check_no_row_can_go",
         "what else is broken in the whole batch comes from other rows, and they are kept with it",
+    ),
+    "the first stage by its place": Trap(
+        _compared("    return [*(bool(stage.isfinite().all()) for stage in stages.values()), False].index(False)\n"),
+        "check_no_row_can_go",
+        "the third stage of many rows is the second of one row: a stage is told by its name",
     ),
     "what the last stage is": Trap(
         _compared("    return bool(list(stages.values())[-1].isfinite().all())\n"),
