@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def test_a_group_without_a_command_shows_its_help(rerail: Rerail) -> None:
     code, out, error = rerail("classroom")
 
     assert (code, out, error.splitlines()[0]) == (2, "", "Usage: rerail classroom [OPTIONS] COMMAND [ARGS]...")
+
+
+def test_doctor_sees_a_workspace_without_room(rerail: Rerail, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerail.cli.doctor._child", lambda settings: (True, ""))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: types.SimpleNamespace(free=5 << 10))
+
+    code, out, _ = rerail("doctor")
+
+    assert (code, "5 KB free in" in out, "make room" in out) == (3, True, True)
 
 
 def test_what_was_checked_is_at_hand_and_what_is_left_open_is_told(rerail: Rerail, workspace: Path) -> None:

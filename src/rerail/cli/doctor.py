@@ -14,6 +14,7 @@ import click
 from rerail.cli.settings import INSTALL, Settings
 
 NEEDED_BYTES = 200 << 20  # room for a run's own folder, with a margin
+ROOM_BYTES = 1 << 20  # for the scripts of a workspace, their backups and the progress
 
 
 @click.command(name="doctor")
@@ -101,6 +102,9 @@ def _workspace(settings: Settings) -> tuple[bool, str]:
     closed = [p for p in (workspace.folder, workspace.folder / ".rerail") if not os.access(p, os.W_OK)]
     if closed:
         return False, f"{closed[0]} cannot be written; chmod u+rwx {closed[0]}"
+    free = shutil.disk_usage(workspace.folder).free
+    if free < ROOM_BYTES:
+        return False, f"{free >> 10} KB free in {workspace.folder}, where your progress is written; make room"
     missing = [e.name for e in settings.exercises() if not workspace.path(e).is_file()]
     if missing:
         return False, f"{missing[0]} has no script; `rerail reset {missing[0]}` writes it again"
