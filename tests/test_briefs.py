@@ -11,7 +11,8 @@ Each has [N, 1] rows.
 
 SUSPECTS. Five of them.
   cut   the loss is a plain number
-  slow  a rate of 1e-8
+  slow  a rate of 1e-8,
+        or of 1e-9
 
 Task: name three.
 - Each changes one thing,
@@ -33,7 +34,7 @@ def test_a_brief_keeps_its_lists_and_its_menus() -> None:
         "SUSPECTS. Five of them.",
         "",
         "- `cut`: the loss is a plain number",
-        "- `slow`: a rate of 1e-8",
+        "- `slow`: a rate of 1e-8, or of 1e-9",
         "",
         "**Task:** name three.",
         "",

@@ -32,7 +32,7 @@ remedy that softens it and leaves the most of it has not made it go: it "stays".
 For either run
   gradients   look  how many tensors get a gradient that is not 0 in the first step: all, some, none
   movement    look  how many tensors does the first step change: all, some, none
-  by_heart    run   train on 8 fixed rows only: training loss falls below a half, or does not
+  by_heart    run   train on 8 fixed rows only: training loss falls below half, or does not
   more_rows   run   2000 more training rows: the symptom goes, or stays
   lower       run   half the learning rate: goes, or stays
   longer      run   three times as many steps: goes, or stays

@@ -16,7 +16,7 @@ def markdown(brief: str) -> list[str]:
     Return the header of a script as lines of Markdown, without its title and without the command that runs it.
 
     Lines that begin with "- " are items of a list; indented lines of two or three columns, which two spaces or
-    more part, are rows of a menu.
+    more part, are rows of a menu; one that is indented further goes on with the row above.
     """
     lines: list[str] = []
     for part in re.split(r"\n\s*\n", RUN.sub("", brief.partition("\n")[2]).strip("\n")):
@@ -25,8 +25,8 @@ def markdown(brief: str) -> list[str]:
             last = blocks[-1][0] if blocks else ""
             kind = ITEM if line.startswith("- ") else TEXT if line[:2].strip() else ROW
             goes_on = (kind == TEXT == last and not LABEL.match(line)) or (kind == ROW and last == ITEM)
-            if goes_on:
-                blocks[-1].append(line)
+            if goes_on or (kind == ROW == last and line.startswith("   ")):
+                blocks[-1].append(line.strip())
             else:
                 blocks.append([kind, line])
         before = ""
