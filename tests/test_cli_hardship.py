@@ -371,7 +371,7 @@ def test_a_script_that_hangs_or_floods_is_stopped_and_cut(
 
 
 def no_run(*_: object, **__: object) -> object:
-    from rerail.engine import Ran
+    from rerail.talk import Ran
 
     return Ran("died", problem={"code": 7})
 
@@ -415,7 +415,7 @@ def test_evidence_is_laid_out_whole() -> None:
 
 
 def recorded(*_: object, **__: object) -> object:
-    from rerail.engine import Ran
+    from rerail.talk import Ran
 
     return Ran("evidence", (record({"loss": [3.0, 2.0, float("nan")], "mean": 1.0}),))
 

@@ -253,7 +253,7 @@ def test_no_room_on_the_disk_is_blocked(monkeypatch: pytest.MonkeyPatch, grader:
     def full(*args: object, **kwargs: object) -> str:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("rerail.engine.tempfile.mkdtemp", full)
+    monkeypatch.setattr("rerail.talk.tempfile.mkdtemp", full)
     report = Grader(grader.engine).grade(too_large, Submission(RIGHT.encode(), "it.py"))
 
     assert report.outcome == "blocked"

@@ -16,8 +16,9 @@ from typing import Any
 
 from rerail import judging
 from rerail.course import CourseError, Exercise
-from rerail.engine import FLOOR_SECONDS, Engine, EngineError, Job, Ran
+from rerail.engine import FLOOR_SECONDS, Engine, EngineError
 from rerail.report import Report
+from rerail.talk import Job, Ran
 
 REFERENCE_FACTOR = 20  # a run may take this many times the solution's time, where that is more than the floor
 REFERENCE_SECONDS = 300.0  # the solution itself must end by then

@@ -18,9 +18,9 @@ import numpy as np
 
 from rerail.checks import Failed, Trap, edited
 from rerail.course import Exercise
-from rerail.engine import Ran
 from rerail.evidence import Evidence
 from rerail.report import Finding, Frame, Report
+from rerail.talk import Ran
 
 Batches = tuple[Any, ...]
 

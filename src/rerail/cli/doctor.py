@@ -65,7 +65,8 @@ def _numpy(settings: Settings) -> tuple[bool, str]:
 
 
 def _child(settings: Settings) -> tuple[bool, str]:
-    from rerail.engine import EngineError, Job, open_engine
+    from rerail.engine import EngineError, open_engine
+    from rerail.talk import Job
 
     begin = time.monotonic()
     engine = open_engine()

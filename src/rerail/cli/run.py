@@ -23,9 +23,9 @@ from rerail.cli.waiting import Background
 from rerail.course import Exercise
 
 if TYPE_CHECKING:
-    from rerail.engine import Ran
     from rerail.evidence import Evidence
     from rerail.grading import Grader
+    from rerail.talk import Ran
     from rerail.workspace import Workspace
 
 SECONDS = 60.0  # the scripts of the course take a few

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from rerail.engine import Engine, Job, Limit, Ran
+    from rerail.engine import Engine
+    from rerail.talk import Job, Limit, Ran
 
 Result = TypeVar("Result")
 TICK_SECONDS = 0.2  # a lock that is waited for without end cannot be interrupted on every system
