@@ -11,10 +11,10 @@ raise an exception of one type, or where one and the same stage is the first in 
 number that is not finite. What `smallest` returns fails as the whole batch does, and none of its
 rows can be taken away without losing that failure. `forward` may be any function from a batch,
 which it leaves as it is, to its stages: tensors by name, in the order in which they come about. It
-may raise, and a few rows need not have all stages. A batch is a mapping from names to tensors with
-the rows first; it fails, its failure may need up to three rows together, and a part that fails as
-the whole does keeps failing so when rows are added. `smallest` leaves the batch as it is, and
-returns whole rows of it, under all of its names.
+asks for no gradients, it may raise, and a few rows need not have all stages. A batch is a mapping
+from names to tensors with the rows first; it fails, its failure needs one to three rows together,
+and a part that fails as the whole does keeps failing so when rows are added. `smallest` leaves the
+batch as it is, and returns whole rows of it, under all of its names.
 Graded: `smallest`. Run it: python exercises/02_boundary/healthy_row.py
 """
 import torch

@@ -96,10 +96,10 @@ def apart(rows: int, faulty: list[int], seed: int) -> dict[str, Any]:
 
 
 def counted(rows: int, faulty: list[int], seed: int) -> dict[str, Any]:
-    """Labels that are refused with a sentence that counts them."""
+    """Labels that are refused with a sentence that counts them, and single rows with an exception of a kind below."""
     labels = np.random.default_rng(seed).integers(0, 4, rows)
     labels[faulty] = 4
-    return batch("counted", faulty, 1, 1, labels=labels)
+    return batch("counted", faulty, 1, 2, labels=labels)
 
 
 def batch(kind: str, faulty: list[int], needed: int, rows_needed: int, **tensors: NDArray[Any]) -> dict[str, Any]:
@@ -121,6 +121,10 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if batch["kind"] == "half":
         given["values"] = given["values"].half()
     kept = {name: value.clone() for name, value in given.items()}
+    other = {name: value.flip(0) for name, value in kept.items()}
+    if batch["kind"] == "apart":
+        other["left"] = torch.ones_like(other["left"])  # of this size, and fails in another way
+    script.smallest(FORWARD[batch["kind"]], other)  # nothing of that answer may be kept for the next
     left = script.smallest(FORWARD[batch["kind"]], given)
     if not hasattr(left, "keys"):
         raise Unusable(
@@ -181,16 +185,18 @@ def forward_half(batch: Any) -> dict[str, Any]:
 
 def forward_apart(batch: Any) -> dict[str, Any]:
     """Take squares of one side and logarithms of the other; a row alone has no deviation, which is a stage less."""
-    energy, logs = batch["left"].pow(2), batch["right"].log()
+    squares, logs = batch["left"].pow(2), batch["right"].log()
     first = {"deviation": batch["right"].std()} if len(logs) > 1 else {}
-    return {**first, "energy": energy, "logs": logs, "loss": (energy + logs).mean()}
+    return {**first, "spread": squares, "spread2": logs, "loss": (squares + logs).mean()}
 
 
 def forward_counted(batch: Any) -> dict[str, Any]:
-    """Refuse labels beyond 3."""
+    """Refuse labels beyond 3, and what has no distribution."""
     strange = batch["labels"] > 3
+    if len(strange) < 2:
+        raise NotImplementedError("one label has no distribution")
     if strange.any():
-        raise ValueError(f"{int(strange.sum())} of {len(strange)} labels are unknown")
+        raise RuntimeError(f"{int(strange.sum())} of {len(strange)} labels are unknown")
     return {"loss": batch["labels"].float().mean()}
 
 
@@ -266,8 +272,8 @@ HOW = {
     "together": "the stage 'mass'",
     "labelled": "an IndexError",
     "half": "the stage 'energy'",
-    "apart": "the stage 'energy'",
-    "counted": "a ValueError",
+    "apart": "the stage 'spread'",
+    "counted": "a RuntimeError",
 }
 OTHER = {
     ("padded", 1): "the stage 'spread'",
@@ -275,7 +281,8 @@ OTHER = {
     ("together", 1): "the stage 'votes'",
     ("labelled", 1): "a ValueError",
     ("half", 1): "the stage 'spread'",
-    ("apart", 1): "the stage 'logs'",
+    ("apart", 1): "none, or the stage 'spread2'",
+    ("counted", 1): "a NotImplementedError",
 }
 
 
@@ -314,7 +321,7 @@ ACCEPTED: dict[str, list[Edit]] = {
             'def fails(forward, batch):\n    """Whether a batch raises an exception or has a stage that is not finite."""\n',
             "def fails(forward, batch, like=None):\n    place = None\n",
         ),
-        (RAISED, "    except Exception as error:\n        place = error.__class__.__name__\n        stages = {}\n"),
+        (RAISED, "    except Exception as error:\n        place = type(error)\n        stages = {}\n"),
         (
             JUDGE,
             """    for name, stage in stages.items():
@@ -573,6 +580,38 @@ def take(batch, rows):
         _compared("    return bool(list(stages.values())[-1].isfinite().all())\n"),
         "check_what_is_left_fails_as_the_batch_does",
         "every failure ends in a loss that is not finite; which stage was first tells them apart",
+    ),
+    "an exception of a kind below": Trap(
+        [
+            (RAISED, "    except Exception as error:\n        return error\n"),
+            (JUDGE, FIRST),
+            (WHOLE, "    whole = fails(forward, batch)\n" + WHOLE),
+            (ASK, "if rest and alike(fails(forward, take(batch, rest)), whole):"),
+            (
+                "def smallest(",
+                "def alike(part, whole):\n"
+                "    return isinstance(part, type(whole)) if isinstance(whole, Exception) else part == whole\n\n\n"
+                "def smallest(",
+            ),
+        ],
+        "check_what_is_left_fails_as_the_batch_does",
+        "a NotImplementedError is a RuntimeError too, and it is raised by another line for another reason",
+    ),
+    "a stage that is not looked at": Trap(
+        _compared(FIRST.replace("if not stage", "if name != 'spread' and not stage")),
+        "check_what_is_left_fails_as_the_batch_does",
+        "a single row has no spread in this batch; in another batch a stage of that name is the one that fails",
+    ),
+    "answers kept from batch to batch": Trap(
+        [
+            *REPAIR,
+            (
+                "    return take(batch, rows)\n",
+                "    return take(batch, KEPT.setdefault((forward.__name__, len(batch['number'])), rows))\n\n\nKEPT = {}\n",
+            ),
+        ],
+        "check_what_is_left_fails_as_the_batch_does",
+        "the next batch has as many rows and fails in others",
     ),
     "the words of the exception": Trap(
         _compared(FIRST, TYPE.replace("type(error)", "str(error)")),

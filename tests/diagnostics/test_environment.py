@@ -287,9 +287,7 @@ def test_a_repository_is_read_and_not_written(tmp_path, monkeypatch):
 def test_a_file_beside_the_script_that_shadows_a_library_is_named(tmp_path):
     for name in ("colorsys", "safetensors", "my_model", "tests"):  # of the library, of a package, of nobody, of many
         (tmp_path / f"{name}.py").write_text("")
-    (tmp_path / "train.py").write_text(
-        "from rerail.diagnostics.environment import _shadowing\nprint(sorted(_shadowing()))"
-    )
+    (tmp_path / "train.py").write_text("from rerail.diagnostics.machine import shadowing\nprint(sorted(shadowing()))")
     done = subprocess.run([sys.executable, tmp_path / "train.py"], cwd="/", capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[('colorsys', './colorsys.py'), ('safetensors', './safetensors.py')]"

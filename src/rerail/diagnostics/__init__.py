@@ -2,13 +2,14 @@
 
 | layer         | modules                                                                                   |
 | ------------- | ----------------------------------------------------------------------------------------- |
-| process       | `environment`, `digests`, `failures`, `tracebacks`, `history`, `reading`                  |
-|               | `comparison`, `resuming`, `reporting`                                                     |
+| process       | `environment`, `machine`, `masking`, `digests`, `failures`, `tracebacks`, `trace_reader`  |
+|               | `history`, `reading`, `curves`, `comparison`, `resuming`, `reporting`                     |
 | data          | `data`, `reads`, `leak`, `rows`                                                           |
-| values        | `loss_contract`, `spying`, `values`                                                       |
+| values        | `loss_contract`, `loss_forms`, `spying`, `values`                                         |
 | tiny batch    | `tiny_batch`                                                                              |
-| gradient path | `gradient_path`, `activations`, `graph`, `gradient_check`, `nonfinite`                    |
-| update        | `update`, `watching`, `accumulation`, `replicas`                                          |
+| gradient path | `gradient_path`, `activations`, `graph`, `gradient_check`, `nonfinite`, `origins`,        |
+|               | `guard`                                                                                   |
+| update        | `update`, `entries`, `watching`, `accumulation`, `replicas`                               |
 | evaluation    | `evaluation`, `metrics`, `modes`                                                          |
 
 All use `finding` (causes, findings, reports), `state` (leave no trace) and `calling` (how a model is called).

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from rerail.diagnostics.calling import call, named_parameters
 from rerail.diagnostics.data import split_audit
+from rerail.diagnostics.entries import as_list
 from rerail.diagnostics.evaluation import evaluation_report
 from rerail.diagnostics.finding import Finding, Report, answers, renamed, unknown
 from rerail.diagnostics.gradient_path import gradient_report
@@ -18,7 +19,7 @@ from rerail.diagnostics.loss_contract import Kind, check_loss_contract
 from rerail.diagnostics.nonfinite import first_nonfinite
 from rerail.diagnostics.state import untouched
 from rerail.diagnostics.tiny_batch import overfit_batch
-from rerail.diagnostics.update import as_list, update_report
+from rerail.diagnostics.update import update_report
 from rerail.diagnostics.values import check_values
 
 NOT_TRUSTED = "not trusted"  # a layer above one that fails is not asked: its answer would mean nothing

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from rerail.diagnostics.calling import eager, named_parameters
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, told, unknown
 from rerail.diagnostics.metrics import alike, numbers_in
-from rerail.diagnostics.nonfinite import user_place
+from rerail.diagnostics.origins import user_place
 from rerail.diagnostics.state import untouched
 
 TRAIN_MODE = Cause(

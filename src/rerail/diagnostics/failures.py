@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from rerail.diagnostics.environment import PACKAGES, SHADOWED
+from rerail.diagnostics.environment import SHADOWED
 from rerail.diagnostics.finding import (
     CannotAnswer,
     Cause,
@@ -22,6 +22,7 @@ from rerail.diagnostics.finding import (
     not_applicable,
     unknown,
 )
+from rerail.diagnostics.machine import PACKAGES
 from rerail.diagnostics.trace_reader import failures, root_of, text_of
 from rerail.diagnostics.tracebacks import own_frames, told_briefly
 

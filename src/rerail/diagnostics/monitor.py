@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rerail.diagnostics.entries import as_list
 from rerail.diagnostics.finding import Finding, Report, unknown
 from rerail.diagnostics.gradient_path import NON_FINITE_LOSS
-from rerail.diagnostics.update import as_list, frozen_statistics, judged
+from rerail.diagnostics.update import frozen_statistics, judged
 from rerail.diagnostics.watching import StepWatch
 
 PAIRS = 5  # every fifth sample watches two steps: whether gradients are cleared shows at the second

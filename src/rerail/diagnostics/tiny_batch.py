@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from rerail.diagnostics.calling import call, named_parameters, tensors
 from rerail.diagnostics.finding import CannotAnswer, Cause, Finding, Report, answers, not_applicable
-from rerail.diagnostics.loss_contract import is_distribution
+from rerail.diagnostics.loss_forms import is_distribution
 from rerail.diagnostics.modes import TRAINS_IN_EVAL, knows_modes
 from rerail.diagnostics.spying import LossSpy
 from rerail.diagnostics.state import untouched
