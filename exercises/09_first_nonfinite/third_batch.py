@@ -12,8 +12,8 @@ share of yes votes, a number from 0 to 1, and the probability, averaged over the
 It must hold, in value and in gradient, for logits (what the network returns) of up to 1,000 in size
 on either side of 0, whatever the votes say. `probabilities` returns one probability a clip, shape
 (clips,). `training_step` works for any network from rows of scores to one logit each, shape
-(clips, 1), takes one step with the optimizer it is given, and returns the loss before that step as
-one number.
+(clips, 1), for any batch, of one clip too, and any optimizer. It takes one step of that optimizer,
+with the network in the mode in which it is, and returns the loss before that step as one number.
 Graded: `build`, `probabilities`, `training_step`.
 Run it: python exercises/09_first_nonfinite/third_batch.py
 """

@@ -16,6 +16,7 @@ RECORDED = {
     "probabilities": "what `probabilities` gives for 12 clips",
     "losses": "what `training_step` returns in three steps of a network of the grader: one weight a clip",
     "weights": "its weights before the first step and after each",
+    "training": "whether it is in training mode after each",
     "start": "what the network of `build` returns at its start",
     "moved": "what it returns after these moves",
     "idle": "a weight of the grader's network that nothing depends on, before the first step and after each",
@@ -36,35 +37,44 @@ Floats = NDArray[np.float64]
 
 STEPS = 3
 IDLE = 1000.0  # a weight of our network that no row reads: a penalty on weights or a decay would move it
+MOMENTUM = 0.9  # of our own SGD
 SCORE = 250.0  # the size of a score, about: with RATE * SCORE ** 2 / clips = 1 a step moves a logit by votes - p, about
 
 
 def cases(seed: int) -> list[dict[str, Any]]:
     """
-    Logits up to 1,000 in size, on both sides, and shares of yes votes that side with them or do not.
+    Logits up to 1,000 in size, on both sides, and shares of yes votes that side with them or do not, others in each step.
 
-    No logit is 0: there the two halves of max(x, 0) - x * y + log1p(exp(-|x|)), which is right, have no slope.
+    One batch has as many clips as the script's, two have one clip alone. No logit is 0: there the two halves of max(x, 0) - x * y + log1p(exp(-|x|)), which is right, have no slope.
     """
     logits = [1000.0, -1000.0, 300.0, -300.0, 100.0, -100.0, 100.0, -40.0, 17.0, -17.0, 2.0, -0.7]
     votes = [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 2 / 3, 1 / 3, 0.0, 1.0, 1.0, 1 / 3]
-    return [clips(np.array(logits), np.array(votes), 0), drawn(7, seed), drawn(5, seed + 1)]
+    return [
+        clips(np.array(logits), np.array(votes), 0),
+        drawn(7, seed),
+        drawn(30, seed + 1),
+        clips(np.array([1000.0]), np.array([0.0]), 1),
+        clips(np.array([-900.0]), np.array([0.4]), 2),
+    ]
 
 
 def drawn(count: int, seed: int) -> dict[str, Any]:
     """Draw clips; the first two are sure and wrong, one on each side."""
     rng = np.random.default_rng(seed)
     logits = rng.choice([-1.0, 1.0], count) * np.exp(rng.uniform(np.log(0.5), np.log(1000), count))
-    votes = rng.integers(0, 4, count) / 3
+    votes = np.where(rng.random(count) < 0.5, rng.integers(0, 4, count) / 3, rng.uniform(0, 1, count))
     logits[:2], votes[:2] = [rng.uniform(100, 1000), -rng.uniform(100, 1000)], [0, 1]
     return clips(logits, votes, seed)
 
 
 def clips(logits: Floats, votes: Floats, seed: int) -> dict[str, Any]:
-    """Split each logit into a score and a weight, both rounded to what float32 holds."""
+    """Split each logit into a score and a weight, both rounded to what float32 holds; draw votes for the later steps."""
     rng = np.random.default_rng([seed, 1])
     size = rng.choice([-1.0, 1.0], len(logits)) * rng.uniform(0.8, 1.2, len(logits)) * SCORE
     rate = float(np.float32(len(logits) / SCORE**2))
-    plain = {"scores": size, "weights": logits / size, "votes": votes, "heard": rng.normal(size=(4, 3)) * 20}
+    later = rng.integers(0, 5, (STEPS - 1, len(logits))) / 4
+    plain = {"scores": size, "weights": logits / size, "votes": np.concatenate([votes[None], later])}
+    plain["heard"] = rng.normal(size=(4, 3)) * 20
     return {"rate": rate, **{name: np.float32(value).astype(np.float64) for name, value in plain.items()}}
 
 
@@ -76,11 +86,12 @@ def share(logits: Floats) -> Floats:
 
 
 def path(batch: dict[str, Any]) -> Floats:
-    """Follow gradient descent on the mean cross entropy: the logits before each step and after the last."""
+    """Follow gradient descent with momentum on the mean cross entropy: logits before each step and after the last."""
     scores, weights = batch["scores"], batch["weights"]
-    logits = [scores * weights]
-    for _ in range(STEPS):
-        weights = weights - batch["rate"] * (share(logits[-1]) - batch["votes"]) * scores / len(scores)
+    logits, momentum = [scores * weights], np.zeros_like(scores)
+    for votes in batch["votes"]:
+        momentum = MOMENTUM * momentum + (share(logits[-1]) - votes) * scores / len(scores)
+        weights = weights - batch["rate"] * momentum
         logits.append(scores * weights)
     return np.stack(logits)
 
@@ -102,12 +113,13 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     scores = torch.cat([torch.diag(given["scores"]), torch.zeros(count, 1)], dim=1)
     told = tensor(script.probabilities(model, scores.clone()), "what `probabilities` returns", (count,))
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=batch["rate"])
-    weights, losses = [model.weight.detach()[:, 0].clone()], []
-    for _ in range(STEPS):
-        loss = script.training_step(model, optimizer, scores.clone(), given["votes"].clone())
+    optimizer = torch.optim.SGD(model.parameters(), lr=batch["rate"], momentum=MOMENTUM)
+    weights, losses, training = [model.table.detach()[:, 0].clone()], [], []
+    for votes in given["votes"]:
+        loss = script.training_step(model, optimizer, scores.clone(), votes.clone())
         losses.append(number(loss, "what `training_step` returns"))
-        weights.append(model.weight.detach()[:, 0].float().clone())
+        weights.append(model.table.detach()[:, 0].float().clone())
+        training.append(model.training)
 
     own = script.build()
     if not (isinstance(own, tuple | list) and len(own) == 2 and isinstance(own[0], torch.nn.Module)):
@@ -123,6 +135,7 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
         "weights": torch.stack(weights)[:, :-1],
         "idle": torch.stack(weights)[:, -1],
         "losses": losses,
+        "training": training,
         "start": answers(),
         "moves": moves(network, its_optimizer),
         "moved": answers(),
@@ -154,9 +167,11 @@ def check_every_clip_pulls_at_its_logit(run: Evidence, batch: dict[str, Any]) ->
             raise Failed(
                 f"in step {step}, {int(np.sum(~(np.abs(moved - due) <= 1e-3)))} of {len(due)} clips pull at their logit"
                 f" otherwise than the cross entropy does; look at the clip with the logit {exact[step - 1][worst]:.4g}"
-                f" and {batch['votes'][worst]:.2f} of its votes yes",
+                f" and {batch['votes'][step - 1][worst]:.2f} of its votes yes",
                 show={"this code moves the logit by": float(moved[worst]), "the exact gradient by": float(due[worst])},
             )
+    if not run.training.all():
+        raise Failed("`training_step` leaves the network in evaluation mode")
     if not (run.idle == IDLE).all():
         raise Failed("a weight that no clip depends on moves: something else than the cross entropy pulls at it")
 
@@ -435,6 +450,51 @@ TRAPS: dict[str, Trap] = {
         ],
         caught_by="check_every_clip_pulls_at_its_logit",
         says="the loss reported is the cross entropy, the one that is trained on is another",
+    ),
+    "the repair, and a step by hand": Trap(
+        [
+            (CALL, LOGITS_LOSS),
+            (
+                "    optimizer.step()\n",
+                """    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad
+""",
+            ),
+        ],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="the optimizer is there and takes no step: what it knows of the steps before is lost",
+    ),
+    "the repair, and an optimizer that forgets": Trap(
+        [(CALL, LOGITS_LOSS), ("    optimizer.step()\n", "    optimizer.step()\n    optimizer.state.clear()\n")],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="what the optimizer knows of the steps before is lost in each step",
+    ),
+    "the repair, and a limit on long gradients": Trap(
+        [(CALL, LOGITS_LOSS), after(BACKWARD, "    torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)\n")],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="the gradients were not finite, and none was long; where one is, the step is not that of the loss",
+    ),
+    "the repair, with votes that are almost whole": Trap(
+        [(CALL, LOGITS_LOSS.replace("(logit, votes)", "(logit, 0.9998 * votes + 0.0001)"))],
+        caught_by="check_reported_loss",
+        says="it is another loss: a clip with a logit of 1000 and only yes votes costs 0.1 in it, not 0",
+    ),
+    "the repair, with votes in thirds": Trap(
+        [(CALL, LOGITS_LOSS.replace("(logit, votes)", "(logit, (3 * votes).round() / 3)"))],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="three volunteers voted in this archive; the share is a number from 0 to 1, and others may vote in the next",
+    ),
+    "the repair, in evaluation mode": Trap(
+        [(CALL, LOGITS_LOSS), ("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    model.eval()\n")],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="a network with dropout or batch norm computes something else in evaluation mode",
+    ),
+    "the repair, and all dimensions of one squeezed": Trap(
+        [(CALL, LOGITS_LOSS), ("model(scores).squeeze(1))\n\n\ndef cross", "model(scores).squeeze())\n\n\ndef cross")],
+        caught_by="unusable",
+        says="a batch of one clip, as the last of an archive may be, loses the dimension of the clips too",
     ),
     "the repair, without a bias": Trap(
         [

@@ -8,9 +8,10 @@ reports a loss like any other. The second step reports nan, and so does every st
 Task: make the run learn the picture. Keep the network and its start, the optimizer and its rate,
 the 400 steps, and the loss: the mean, over all pixels and colours, of the squared difference
 between shown and wanted values. `encode` keeps its value for every light from -1 to 2: the curve
-of the sRGB standard, whose straight line goes on below zero. `training_step` works for any network
-that turns rows of places into rows of light, takes one step with the optimizer it is given, and
-returns the loss before that step as one number.
+of the sRGB standard, whose straight line goes on below zero. It leaves the light as it is that it
+is given. `training_step` works for any network that turns rows of places into rows of light, for
+any batch and optimizer. It takes one step of that optimizer, with the network in the mode in which
+it is, and returns the loss before that step as one number.
 Graded: `build`, `encode` (its values), `training_step`.
 Run it: python exercises/09_first_nonfinite/second_step.py
 """

@@ -98,17 +98,19 @@ class OneWeightEach(torch.nn.Module):
     """
     A linear layer for rows that have one number which is not 0, and its own weights for each such row.
 
-    It gives what `torch.nn.Linear` gives, but a nan in the weights of one row stays there.
+    It gives what `torch.nn.Linear` gives, but a nan in the weights of one row stays there. In evaluation mode it gives
+    half of that: as with dropout or batch norm, who switches modes has another network.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(weight.clone())  # shape (rows, outputs)
+        self.table = torch.nn.Parameter(weight.clone())  # shape (rows, outputs)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Map rows, shape (n, rows), to outputs, shape (n, outputs)."""
         place = rows.abs().argmax(dim=1)
-        return rows.gather(1, place[:, None]) * self.weight[place]
+        outputs = rows.gather(1, place[:, None]) * self.table[place]
+        return outputs if self.training else outputs / 2
 
 
 def moves(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
