@@ -16,6 +16,7 @@ GRADED = ("train", "predict")
 RECORDED = {
     "loss": "the entries of the log of 50 steps",
     "gradient_norm": "the entries of the log of 50 steps",
+    "mirrored": "the prices before the first step, trained on prices mirrored at their mean",
     "before": "the prices of the flats at some moments of the run",
     "after": "the prices one step later",
     "new": "the prices of new flats at the end",
@@ -61,9 +62,9 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     values = probes.tensors(batch)
     x, y, count = values["x"], values["y"], len(values["x"])
 
-    def trained(steps: int) -> tuple[Any, Any]:
+    def trained(steps: int, prices: Any = y) -> tuple[Any, Any]:
         torch.manual_seed(0)
-        returned = script.train(x.clone(), y.clone(), steps=steps)
+        returned = script.train(x.clone(), prices.clone(), steps=steps)
         if not (isinstance(returned, tuple | list) and len(returned) == 2):
             raise probes.Unusable(
                 f"`train` must return what `predict` needs, and a log, got {probes.described(returned)}"
@@ -82,6 +83,7 @@ def probe(script: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if missing:
         raise probes.Unusable(f"every entry of the log must have {missing[0]!r}, got {list(log[0])}")
     return {
+        "mirrored": priced(trained(0, 2 * y.mean() - y)[0], x).reshape(count),
         "before": [pair[0].reshape(count) for pair in pairs],
         "after": [pair[1].reshape(count) for pair in pairs],
         "_loss": [probes.number(entry["loss"], "a loss in the log") for entry in log],
@@ -116,10 +118,14 @@ def check_start_is_untrained(run: Evidence, batch: dict[str, Any]) -> None:
     """the model starts untrained, and its steps do the learning"""
     if batch["moments"][0] > 0:  # only the fixed batch is priced before the first step
         return
-    start = float(np.mean((run.before[0] - batch["y"][:, 0]) ** 2))
-    guess = float(batch["y"].var())
-    if not start > 0.05 * guess + 4 * NOISE:  # a fitted start has the noise, 1 % of it; a bias at the mean all of it
-        raise Failed("before the first step the model knows the prices", show={"loss": start, "of the mean": guess})
+    # A start that is blind to prices, or knows their mean, is the same for prices mirrored at their mean; that of a fit
+    # turns around, and is 4 times their variance away from itself, half a fit once.
+    moved, spread = float(np.mean((run.before[0] - run.mirrored) ** 2)), float(batch["y"].var())
+    if not moved < 0.05 * spread:
+        raise Failed(
+            "before the first step the model knows the prices: others, mirrored at their mean, give it another start",
+            show={"mean squared difference": moved, "variance of the prices": spread},
+        )
 
 
 def check_log_shows_the_loss(run: Evidence, batch: dict[str, Any]) -> None:
