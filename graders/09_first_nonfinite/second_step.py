@@ -500,6 +500,15 @@ TRAPS: dict[str, Trap] = {
         caught_by="check_every_light_moves_by_its_gradient",
         says="a network with dropout or batch norm computes something else in evaluation mode",
     ),
+    "the repair, and evaluation mode afterwards": Trap(
+        [
+            (CURVE, SAFE),
+            ("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    model.train()\n"),
+            ("    optimizer.step()\n", "    optimizer.step()\n    model.eval()\n"),
+        ],
+        caught_by="check_every_light_moves_by_its_gradient",
+        says="the mode is the caller's: whoever goes on with this network has lost its dropout, or its batch norm",
+    ),
     "dark pixels dropped": Trap(
         [
             (CURVE, SAFE),

@@ -45,7 +45,8 @@ def cases(seed: int) -> list[dict[str, Any]]:
     """
     Logits up to 1,000 in size, on both sides, and shares of yes votes that side with them or do not, others in each step.
 
-    One batch has as many clips as the script's, two have one clip alone. No logit is 0: there the two halves of max(x, 0) - x * y + log1p(exp(-|x|)), which is right, have no slope.
+    One batch has as many clips as the script's, two have one clip alone. No logit is 0: there the two halves of
+    max(x, 0) - x * y + log1p(exp(-|x|)), which is right, have no slope.
     """
     logits = [1000.0, -1000.0, 300.0, -300.0, 100.0, -100.0, 100.0, -40.0, 17.0, -17.0, 2.0, -0.7]
     votes = [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 2 / 3, 1 / 3, 0.0, 1.0, 1.0, 1 / 3]
@@ -490,6 +491,15 @@ TRAPS: dict[str, Trap] = {
         [(CALL, LOGITS_LOSS), ("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    model.eval()\n")],
         caught_by="check_every_clip_pulls_at_its_logit",
         says="a network with dropout or batch norm computes something else in evaluation mode",
+    ),
+    "the repair, and evaluation mode afterwards": Trap(
+        [
+            (CALL, LOGITS_LOSS),
+            ("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    model.train()\n"),
+            ("    optimizer.step()\n", "    optimizer.step()\n    model.eval()\n"),
+        ],
+        caught_by="check_every_clip_pulls_at_its_logit",
+        says="the mode is the caller's: whoever goes on with this network has lost its dropout, or its batch norm",
     ),
     "the repair, and all dimensions of one squeezed": Trap(
         [(CALL, LOGITS_LOSS), ("model(scores).squeeze(1))\n\n\ndef cross", "model(scores).squeeze())\n\n\ndef cross")],
